@@ -425,9 +425,11 @@ def report_run(
                 seen=None if split == "train" else normalise(trial.truth) in known, order=decoder.order,
                 other=others.get(trial.place)))
 
+        settings = Path(run) / "config.json"  # the published baseline has none
+        record = load_json(settings) if settings.exists() else {}
         simulated = (recordings.folder.parent / "simulation.json").exists()  # files of T15's layout do not say it
         facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
-                 "decoder": decoder.origin, **recipe_of(Path(run)), "language model": how["lm"],
+                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": how["lm"],
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
         report = Report(decoder.origin, split, sentences, decoded.marks,
                         "" if against is None else load_decoder(against).origin, facts, [*map(Sentence, raw)])
@@ -435,7 +437,7 @@ def report_run(
             facts["words"] = decoded.missing
         notes = {name: str(value) for name, value in how["settings"].items()}
         notes["temperature"] = repr(decoded.calibration).partition(" ")[2]
-        if left_out := quarantine_said(quarantine_record(load_json(Path(run) / "config.json")).get("quarantine", {})):
+        if left_out := quarantine_said(quarantine_record(record).get("quarantine", {})):
             notes["quarantine"] = left_out
 
         def look(sentence: Sentence) -> Look:
@@ -449,12 +451,11 @@ def report_run(
     return report
 
 
-def recipe_of(run: Path) -> dict[str, str]:
-    "Model and recipe of a run; nothing of a folder that was not trained here."
-    record = load_json(run / "config.json") if (run / "config.json").exists() else {}
+def recipe_of(record: dict[str, Any], path: Path) -> dict[str, str]:
+    "Return model and recipe of a run by its record; nothing if it was not trained here."
     if not record.get("train"):
         return {}
-    with damaged(run / "config.json"):
+    with damaged(path):
         recipe, changes = nearest_recipe(record)
         names = [line.split()[0].removeprefix("task.config.") for line in changes]
         return {"model": str(record["task"]["config"]["model"].get("name", "")),
