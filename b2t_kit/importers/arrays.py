@@ -56,8 +56,8 @@ class Own(Importer):
         "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
         kinds, places = len(self.features.split(", ")), len(self.arrays.split(", "))
         if num_features % (kinds * places) or not 0 < num_features <= MAX_FEATURES:
-            raise KitError(f"{num_features} columns are not 1 to {MAX_FEATURES} that can be divided by {kinds} kinds "
-                           f"of features and {places} arrays (--features, --arrays); time is the first axis")
+            raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of features x "
+                           f"{places} arrays (--features, --arrays); time is the first axis")
         return Signal(
             participant, num_features, self.features, self.arrays, self.threshold,
             transform="none" if self.rows_per_bin == 1 else f"{self.rows_per_bin} rows of {self.bin_ms:g} ms joined",
@@ -157,6 +157,8 @@ class OwnArrays(Own):
             if wrong := [name for name in TABLE_COLUMNS if names.count(name) != 1]:
                 raise Fault(path, "", "", f"needs the column {wrong[0]} once; expected {', '.join(TABLE_COLUMNS)}, and "
                             "start, stop and sentence where they are known")
+            if ("start" in names) != ("stop" in names):
+                raise Fault(path, "", "", "has only one of the columns start and stop; give both or neither")
             for row in rows:
                 if None in row or None in row.values() or len(set(names)) < len(names):
                     raise Fault(path, f"line {rows.line_num}", "", f"needs a cell for each of {', '.join(names)[:99]}")
