@@ -121,7 +121,7 @@ def exactly_one(verb: Any, *names: str) -> str:
     "Return which of several options is given; raise `KitError` if it is not exactly one."
     given = [name for name in names if getattr(verb, name)]
     if len(given) != 1:
-        raise KitError(f"{', '.join(names)}: give one of {' or '.join(map(flag, names))}, not "
+        raise KitError(f"give one of {', '.join(map(flag, names))}, not "
                        + ("several" if given else "none"))
     return given[0]
 
@@ -281,7 +281,7 @@ class Train(HasSettings):
         if not complete:
             print_how_to_resume(verb)
         elif not verb.seeds and find_place().rank == 0:
-            report_progress(f"complete; how good it is, and what to do next: b2t show {shlex.quote(verb.out)}")
+            report_progress(f"complete; for its results and the next steps: b2t show {shlex.quote(verb.out)}")
         return status
 
 # %% ../nbs/cli.ipynb #8c7d64e9
@@ -502,7 +502,7 @@ class ReadsRecordings(Verb):
 @dataclass(frozen=True, kw_only=True)
 class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
-    run: OptionalRun = None  # run folder, or exported decoder; give this or another source
+    run: OptionalRun = None  # run folder, exported decoder, or folder of the published baseline; give this or another source
     runs: RunFolders = ()  # several run folders, such as those of several seeds, that decode together
 
 # %% ../nbs/cli.ipynb #93cc64b2
@@ -626,7 +626,7 @@ class Excludes(WritesModel):
     "A verb that keeps sentences out of a model."
     # sentences that will be scored, to be kept out of the model: text, CSV, or a folder of recordings
     exclude: Files = ()
-    leaks: Literal["refuse", "drop"] = "refuse"  # the text, or drop lines with such sentences
+    leaks: Literal["refuse", "drop"] = "refuse"  # refuse a text with such sentences, or drop those lines
 
 # %% ../nbs/cli.ipynb #c42dec6b
 @dataclass(frozen=True, kw_only=True)
@@ -811,7 +811,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
     against: OptionalRun = None  # another run, with which it is compared trial by trial
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
-    row: bool = False  # print only the run's row of the front page's table of runs
+    row: bool = False  # print only a row for the table of runs in README.md
     LIMITS = {"pictures": (0, 10**6)}
 
     def act(self) -> None:
@@ -1036,7 +1036,7 @@ class Doctor(Verb):
 
     def act(self) -> int:
         if sum(option is not None for option in (self.log, self.device, self.bundle)) > 1:
-            raise KitError("log, device, bundle: give one of them; each is a question of its own")
+            raise KitError("give one of --log, --device, --bundle, not several")
         from b2t_kit import doctor
 
         status, values = SUCCESS, dict[str, Any]()
@@ -1094,7 +1094,8 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
     typed = (" ".join(words[:2]).casefold(), words[0].casefold())
     near = [name for word in typed for name in difflib.get_close_matches(word, known, 1)]
     meant = f"; did you mean `b2t {near[0]}`?" if near else ""
-    raise KitError(f"b2t: there is no verb '{' '.join(words[:2])}'{meant} (`b2t --help` lists them)")
+    name = " ".join(word for word in words[:2] if not word.startswith("-"))
+    raise KitError(f"b2t: there is no verb '{name}'{meant} (`b2t --help` lists them)")
 
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:

@@ -56,7 +56,7 @@ BAD_FILES = {  # values that cannot be logits are in decode/files
     "nothing in it": (lambda file: file.pop("trial"), "no group with a dataset 'logits'"),
 }
 BAD_CALLS = {
-    "": "give one of --run or --runs or --logits, not none",
+    "": "give one of --run, --runs, --logits, not none",
     "--logits none.h5": "none.h5",
     "--logits text.h5": "text.h5: is damaged or not an HDF5 file",
     "--logits good.h5 --beam 0": "beam",

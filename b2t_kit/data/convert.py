@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import h5py
 import numpy as np
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash, followed
 from ..core import sync_folder
@@ -469,8 +469,8 @@ class SourceTrial:
 @dataclass(frozen=True)
 class Importer:
     "Recordings in another layout, and how they are to be converted."
-    folder: Positional[str]  # the recordings to convert, as they were unpacked
-    out: str  # folder for the recordings; days in it that were converted from the same files are kept
+    folder: Positional[Annotated[str, arg(metavar="DIR")]]  # the recordings to convert, as they were unpacked
+    out: Annotated[str, arg(metavar="DIR")]  # folder for the recordings; days in it that were converted from the same files are kept
     # recordings whose validation and test days may not be trained on either, nor copies of their trials
     held_out: tuple[str, ...] = ()
     skip_faulty: bool = False  # leave out single trials with a fault, instead of their whole day

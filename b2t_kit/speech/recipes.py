@@ -21,12 +21,12 @@ from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/recipes.ipynb #565c96d1
 def baseline() -> SpeechRun:
-    "Return the published baseline: 44 million parameters, about 3.5 hours on a GPU with 24 GB."
+    "The published baseline: 44 million parameters, about 3.5 hours on a GPU with 24 GB."
     return SpeechRun(SpeechConfig(model=GRU_SIZES["baseline"]), TrainConfig(ema_decay=0.0))
 
 # %% ../../nbs/speech/recipes.ipynb #630b28b8
 def gpu_16gb() -> SpeechRun:
-    "Return the baseline's size on one GPU with 16 GB, such as the free ones of Kaggle and Colab."
+    "A decoder of the baseline's size on one GPU with 16 GB, such as the free ones of Kaggle and Colab."
     batches = BatchConfig(batch_size=32, cache="float16")
     train = TrainConfig(lr=0.004, eval_every=1000, checkpoint_every=1000)
     return SpeechRun(SpeechConfig(model=GRU_SIZES["baseline"], batches=batches), train)
@@ -39,7 +39,7 @@ _SHORT = TrainConfig(
 
 
 def tiny() -> SpeechRun:
-    "Return one GRU layer for simulated recordings; minutes on two CPU cores."
+    "One GRU layer for simulated recordings; minutes on two CPU cores."
     model = replace(GRU_SIZES["tiny"], hidden=384, patch=16, stride=8, subsample=4)
     batches = BatchConfig(batch_size=16, day_balance=0.0)
     train = replace(_SHORT, steps=220, eval_every=110, checkpoint_every=110)
@@ -47,24 +47,24 @@ def tiny() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #f23fe628
 def linear() -> SpeechRun:
-    "Return a linear decoder: the same without the GRU, on patches of 320 ms."
+    "A linear decoder: tiny without its GRU, on patches of 320 ms."
     model = LinearConfig(patch=16, stride=8, subsample=4)
     return SpeechRun(replace(tiny().task, model=model), replace(_SHORT, lr=0.002))
 
 # %% ../../nbs/speech/recipes.ipynb #bc004378
 def noise_gru_tiny() -> SpeechRun:
-    "Return a small noise model for simulated recordings; minutes on two CPU cores."
+    "A small noise model for simulated recordings; minutes on two CPU cores."
     model = replace(NOISE_GRU_SIZES["noise_gru_tiny"], patch=16, stride=8, subsample=4)
     return SpeechRun(replace(tiny().task, model=model), _SHORT)
 
 # %% ../../nbs/speech/recipes.ipynb #61811e1a
 def noise_gru_687m() -> SpeechRun:
-    "Return the large noise model: 687 million parameters, 11 GB of state; for several TPU chips."
+    "The large noise model: 687 million parameters, 11 GB of state; for several TPU chips."
     return SpeechRun(SpeechConfig(model=NOISE_GRU_SIZES["noise_gru_687m"]), TrainConfig())
 
 # %% ../../nbs/speech/recipes.ipynb #a92d655e
 def tpu_v5e8() -> SpeechRun:
-    "Return the large noise model in one session on a Kaggle TPU v5e-8: eight chips of 16 GB, nine hours."
+    "The large noise model in one session on a Kaggle TPU v5e-8: eight chips of 16 GB, nine hours."
     run = noise_gru_687m()
     train = replace(
         run.train, steps=30_000, hours=8.5, device="tpu", shard="units", eval_every=2500, checkpoint_every=5000,
@@ -77,7 +77,7 @@ _EPOCH = 127  # updates: 8,072 trials of T15, 64 at a time
 
 
 def transformer() -> SpeechRun:
-    "Return the published Transformer: 9.7 million parameters."
+    "The published Transformer: 9.7 million parameters."
     batches = BatchConfig(day_balance=0.0, cut=0)
     train = TrainConfig(
         steps=500 * _EPOCH, lr=0.002, warmup_steps=10 * _EPOCH, lr_every=_EPOCH, decay_start=300 * _EPOCH,
@@ -90,7 +90,7 @@ def transformer() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #1e8be476
 def transformer_short() -> SpeechRun:
-    "Return the Transformer in a tenth of its updates."
+    "The published Transformer with a tenth of the updates."
     run = transformer()
     train = replace(
         run.train, steps=50 * _EPOCH, warmup_steps=2 * _EPOCH, lr_every=1, decay_start=30 * _EPOCH, decay_steps=0,
@@ -100,7 +100,7 @@ def transformer_short() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #b5ae5d5f
 def transformer_tiny() -> SpeechRun:
-    "Return a small Transformer for simulated data; minutes on a CPU."
+    "A small Transformer for simulated data; minutes on a CPU."
     task = replace(tiny().task, model=TRANSFORMER_SIZES["transformer_tiny"], per_label=True)
     train = replace(_SHORT, steps=400, lr=0.001, clip_norm=100.0, eval_every=200, checkpoint_every=200)
     return SpeechRun(task, train)

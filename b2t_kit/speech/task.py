@@ -55,7 +55,7 @@ class SpeechConfig(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
-    # what to train on; with 'train val' nothing validates, and temperature and search weights are the run's of --config
+    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from the run in --config
     splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
@@ -386,8 +386,8 @@ def _check_days(recordings: Recordings) -> None:
     for info in recordings.infos:
         folder = info.file.parents[1]
         if owners.setdefault(info.session, folder) != folder:
-            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; its layer "
-                           "cannot be of both: leave one of the two out")
+            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; rename one, or "
+                           "leave one of the two folders out")
     if missing := set(recordings.folders) - set(owners.values()):
         raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined")
     for folder, signal in recordings.signals.items():

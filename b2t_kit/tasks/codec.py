@@ -449,5 +449,5 @@ class CodecRun(RunSettings):
 
 
 def codec_tiny() -> CodecRun:
-    "Return a language model of synthetic audio codes that a CPU trains in a minute."
+    "A language model of synthetic audio codes that a CPU trains in a minute."
     return CodecRun()

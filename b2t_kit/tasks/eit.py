@@ -455,12 +455,12 @@ def eit_cdeit() -> EITRun:
 
 
 def eit_small() -> EITRun:
-    "Return the tomography network whose weights come with the kit: a million parameters."
+    "The tomography network whose weights come with the kit: a million parameters."
     return EITRun(EITConfig(UNET_SIZES["small"], turns=True), small_training())
 
 
 def eit_tiny() -> EITRun:
-    "Return the smallest tomography network, for tests."
+    "The smallest tomography network, for tests."
     return EITRun(EITConfig(UNET_SIZES["tiny"]), small_training())
 
 # %% ../../nbs/tasks/eit.ipynb #c3c1df7e

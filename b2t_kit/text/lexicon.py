@@ -189,8 +189,8 @@ def missing_words(lexicon: Lexicon, sentences: Iterable[str]) -> str:  # one lin
         return ""
     order = sorted(lacking.items(), key=lambda item: (-item[1], item[0]))
     most = ", ".join(f"{word} {count}" for word, count in order[:10])
-    return (f"{lacking.total()} of {len(words):,} words that were said cannot be decoded, since they are not among the "
-            f"{len(lexicon):,} of the lexicon: {most}{', ...' if len(lacking) > 10 else ''}")
+    return (f"{lacking.total()} of the {len(words):,} words said cannot be decoded, because the lexicon of "
+            f"{len(lexicon):,} words lacks them: {most}{', ...' if len(lacking) > 10 else ''}")
 
 # %% ../../nbs/text/lexicon.ipynb #3d128e0d
 class Trie(NamedTuple):

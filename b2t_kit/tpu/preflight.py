@@ -216,7 +216,7 @@ class PreflightReport:
                          + (f" {size}{bound.busiest[0]} to {bound.busiest[1]})" if bound.busiest else ""))
         if self.trials_per_second:
             hours = f"; {self.steps} steps in {self.hours:.1f} hours" if self.hours else ""
-            lines.append(f"  over all lengths alike, at best {self.trials_per_second:.3g} trials per second{hours}")
+            lines.append(f"  mean over all lengths, at best: {self.trials_per_second:,.0f} trials per second{hours}")
         return "\n".join(lines)
 
 # %% ../../nbs/tpu/preflight.ipynb #9944b5f7
