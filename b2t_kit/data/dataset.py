@@ -809,7 +809,7 @@ class DayStatistics:
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:  # (C,) mean and standard deviation
-        "Of each column."
+        "Return the mean and standard deviation of each column."
         mean = self.total / self.bins
         return mean, np.sqrt(np.maximum(self.squares / self.bins - mean**2, 0))
 
