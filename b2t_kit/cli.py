@@ -502,7 +502,8 @@ class ReadsRecordings(Verb):
 @dataclass(frozen=True, kw_only=True)
 class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
-    run: OptionalRun = None  # run folder, exported decoder, or folder of the published baseline; give this or another source
+    # run folder, exported decoder, or folder of the published baseline; give this or another source
+    run: OptionalRun = None
     runs: RunFolders = ()  # several run folders, such as those of several seeds, that decode together
 
 # %% ../nbs/cli.ipynb #93cc64b2

@@ -386,8 +386,8 @@ def _check_days(recordings: Recordings) -> None:
     for info in recordings.infos:
         folder = info.file.parents[1]
         if owners.setdefault(info.session, folder) != folder:
-            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; rename one, or "
-                           "leave one of the two folders out")
+            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; rename "
+                           "one, or leave one of the two folders out")
     if missing := set(recordings.folders) - set(owners.values()):
         raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined")
     for folder, signal in recordings.signals.items():
