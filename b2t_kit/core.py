@@ -311,7 +311,8 @@ def check_writable(folder: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder, or copy it to one") from error
+        raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder, "
+                       "or copy it to one") from error
     return folder
 
 # %% ../nbs/core.ipynb #cd2c67a4

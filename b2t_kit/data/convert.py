@@ -470,7 +470,8 @@ class SourceTrial:
 class Importer:
     "Recordings in another layout, and how they are to be converted."
     folder: Positional[Annotated[str, arg(metavar="DIR")]]  # the recordings to convert, as they were unpacked
-    out: Annotated[str, arg(metavar="DIR")]  # folder for the recordings; days in it that were converted from the same files are kept
+    # folder for the recordings; days in it that were converted from the same files are kept
+    out: Annotated[str, arg(metavar="DIR")]
     # recordings whose validation and test days may not be trained on either, nor copies of their trials
     held_out: tuple[str, ...] = ()
     skip_faulty: bool = False  # leave out single trials with a fault, instead of their whole day
