@@ -1021,8 +1021,8 @@ def leak_warning(model: LanguageModel, sentences: Iterable[str]) -> str | None:
     "Return a warning if the model's text was not checked for these sentences."
     scored = fingerprints(sentences)
     if unchecked := len(scored) - int(np.isin(scored, model.checked).sum()):
-        return (f"{unchecked} of the {len(scored)} scored sentences were not checked against the language model's text; "
-                "if they are in it, the error rates are too low (b2t lm build --exclude checks)")
+        return (f"{unchecked} of the {len(scored)} scored sentences were not checked against the language model's "
+                "text; if they are in it, the error rates are too low (b2t lm build --exclude checks)")
     return None
 
 # %% ../nbs/lm.ipynb #2e1fbeb4

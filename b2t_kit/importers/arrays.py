@@ -56,8 +56,8 @@ class Own(Importer):
         "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
         kinds, places = len(self.features.split(", ")), len(self.arrays.split(", "))
         if num_features % (kinds * places) or not 0 < num_features <= MAX_FEATURES:
-            raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of features "
-                           f"x {places} arrays (--features, --arrays); time is the first axis")
+            raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of "
+                           f"features x {places} arrays (--features, --arrays); time is the first axis")
         return Signal(
             participant, num_features, self.features, self.arrays, self.threshold,
             transform="none" if self.rows_per_bin == 1 else f"{self.rows_per_bin} rows of {self.bin_ms:g} ms joined",
