@@ -340,7 +340,7 @@ def compile_program(
     folder: Path,  # of one program
     where: Slice,
     python: str,  # interpreter with the compiler
-    cache_dir: str | Path | None,  # keeps results by the content of programs; None: nothing is kept
+    cache_dir: str | Path | None = None,  # keeps results by the content of programs; None: nothing is kept
 ) -> Compiled:
     "Compile one program in a separate process; `KitError` if it leaves no result."
     job = {**json.loads((folder / "job.json").read_text()), "topology": where.topology}
