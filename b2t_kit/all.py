@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .core import override
 
 # %% auto #0
-__all__ = ['PLACES', 'simulate', 'recipe', 'open_task', 'train']
+__all__ = ['EXPORTS', 'simulate', 'recipe', 'open_task', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from b2t_kit.train import Result
 
 # %% ../nbs/all.ipynb #e93e65b1
-PLACES = {  # name here -> module, and name there
+EXPORTS = {  # name here -> module, and name there
     "Recordings": ("data.dataset", "Recordings"),
     "browse_trials": ("data.dataset", "browse_trials"),
     "evaluate": ("speech.evaluate", "evaluate_run"),
@@ -39,15 +39,15 @@ PLACES = {  # name here -> module, and name there
 
 def __getattr__(name: str) -> Any:
     "Import a name when it is first used."
-    if name not in PLACES:
+    if name not in EXPORTS:
         raise AttributeError(f"b2t_kit.all has no name '{name}'; it has {', '.join(__dir__())}")
-    module, there = PLACES[name]
-    return getattr(import_module(f"b2t_kit.{module}"), there)
+    module, attribute = EXPORTS[name]
+    return getattr(import_module(f"b2t_kit.{module}"), attribute)
 
 
 def __dir__() -> list[str]:
     "Return the short API."
-    return sorted([*PLACES, "recipe", "simulate", "train"])
+    return sorted([*EXPORTS, "recipe", "simulate", "train"])
 
 # %% ../nbs/all.ipynb #9e69dc6c
 def simulate(

@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files',
            'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE',
-           'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings',
-           'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed',
-           'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
-           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
-           'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
-           'DescribeModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences', 'CombineSentences',
-           'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
-           'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'check_options', 'mistake', 'act',
-           'fault_in', 'do', 'main']
+           'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse', 'exactly_one',
+           'HasSettings', 'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings',
+           'fill_from_resume', 'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained',
+           'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
+           'ReadsRecordings', 'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
+           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Rescore', 'Submit',
+           'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
+           'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
+           'spelled_out', 'parse', 'check_options', 'mistake', 'act', 'fault_in', 'do', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -46,7 +46,7 @@ from . import __version__
 from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
-from .core import converted, find_place, leaves, load_json, lost_contact, new_folders, number_in, override
+from .core import converted, find_rank, leaves, load_json, lost_contact, new_folders, number_in, override
 from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
 
 if TYPE_CHECKING:  # each verb imports what it needs
@@ -103,7 +103,7 @@ def flag(name: str) -> str:
     return f"--{name.rpartition('.')[2].replace('_', '-')}"
 
 
-def flagged(name: str, value: Any) -> list[str]:
+def option_words(name: str, value: Any) -> list[str]:
     "Return an option and its value as words of a command line."
     if isinstance(value, bool):
         return [flag(name) if value else f"--no-{flag(name)[2:]}"]
@@ -119,11 +119,11 @@ def refuse(verb: Any, why: str, *names: str) -> None:
 # %% ../nbs/cli.ipynb #1c077ecf
 def exactly_one(verb: Any, *names: str) -> str:
     "Return which of several options is given; raise `KitError` if it is not exactly one."
-    given = [name for name in names if getattr(verb, name)]
-    if len(given) != 1:
+    options = [name for name in names if getattr(verb, name)]
+    if len(options) != 1:
         raise KitError(f"give one of {', '.join(map(flag, names))}, not "
-                       + ("several" if given else "none"))
-    return given[0]
+                       + ("several" if options else "none"))
+    return options[0]
 
 # %% ../nbs/cli.ipynb #acc2ebf3
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +179,8 @@ WINGS = ("importers", "live", "tasks")  # folders that may be left out, each wit
 
 def wing(folder: str, name: str) -> ModuleType | None:
     "Return a module of a wing; None if its folder is not there."
-    there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
-    return import_module(f"b2t_kit.{folder}.{name}") if there else None
+    spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
+    return import_module(f"b2t_kit.{folder}.{name}") if spec else None
 
 # %% ../nbs/cli.ipynb #5b937d3a
 @dataclass(frozen=True)
@@ -265,22 +265,22 @@ class Train(HasSettings):
     def about() -> Mapping[str, Mapping[str, str]]:
         from b2t_kit.speech.recipes import RECIPES
 
-        return {"recipes": {name: made.__doc__ or "" for name, made in RECIPES.items()}}
+        return {"recipes": {name: make.__doc__ or "" for name, make in RECIPES.items()}}
 
     @staticmethod
     def initial(words: Sequence[str]) -> "SpeechRun":
         return initial_settings(words)
 
     def act(self) -> int:
-        verb = resumed(self) if self.resume else self
+        verb = fill_from_resume(self) if self.resume else self
         try:
-            status, complete = train_beside(verb) if verb.side_by_side else train_here(verb)
+            status, complete = train_in_parallel(verb) if verb.side_by_side else train_here(verb)
         except KeyboardInterrupt:
             print_how_to_resume(verb)
             raise
         if not complete:
             print_how_to_resume(verb)
-        elif not verb.seeds and find_place().rank == 0:
+        elif not verb.seeds and find_rank().rank == 0:
             report_progress(f"complete; for its results and the next steps: b2t show {shlex.quote(verb.out)}")
         return status
 
@@ -293,15 +293,15 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
     from b2t_kit.training.run import check_resumable, share_run
 
     out, config, model, start = (option_value(words, f"--{name}") for name in ("out", "config", "model", "from-run"))
-    chosen = None if model is None else model_class(model)  # executes a named file, so that records can name it
+    kind = None if model is None else model_class(model)  # executes a named file, so that records can name it
     if "--resume" in words and out:
         share_run(out)
     if "--resume" in words and out and config is None:
         check_resumable(Path(out), resume=True)
-        records = [path for path in (Path(out), *sorted(Path(out).glob("seed_*"))) if (path / "config.json").exists()]
-        if not records:
+        folders = [path for path in (Path(out), *sorted(Path(out).glob("seed_*"))) if (path / "config.json").exists()]
+        if not folders:
             raise KitError(f"{out}: has no config.json, so nothing was trained in it; start without --resume")
-        run = recorded_settings(records[0])
+        run = recorded_settings(folders[0])
     elif config is not None and config.endswith(".json"):
         run = recorded_settings(Path(config).parent)
     elif start is not None and config is None and model is None:
@@ -310,24 +310,24 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
         run = replace(run, task=task, train=replace(run.train, select=run.train.select.partition("/")[0]))
     else:
         run = recipe(config or "tiny")
-    return run if chosen in (None, type(run.task.model)) else replace(run, task=replace(run.task, model=chosen()))
+    return run if kind in (None, type(run.task.model)) else replace(run, task=replace(run.task, model=kind()))
 
 # %% ../nbs/cli.ipynb #cd9f9215
-def resumed(verb: Any) -> Any:
+def fill_from_resume(verb: Any) -> Any:
     "Fill options that are not given with those in `resume.json`; raise `KitError` for an unknown one."
     from b2t_kit.training.run import RESUME
 
-    hints, own = get_type_hints(type(verb)), type(verb).__dataclass_fields__
+    hints, options = get_type_hints(type(verb)), type(verb).__dataclass_fields__
     for note in (Path(verb.out) / RESUME, *sorted(Path(verb.out).glob(f"seed_*/{RESUME}"))[:1]):
         values = load_json(note) if note.exists() else {}
-        if not isinstance(values, dict) or [name for name in values if name not in own and (
-                "." not in name or "settings" not in own)]:
+        if not isinstance(values, dict) or [name for name in values if name not in options and (
+                "." not in name or "settings" not in options)]:
             raise KitError(f"{note}: is not what this command wrote; remove it, and give the options again")
         for name, value in values.items():
             if "." in name and name.rpartition(".")[2] not in verb.typed:
                 verb = replace(verb, settings=override(verb.settings, {name: value}))
-            elif name in own and getattr(verb, name) == own[name].default:
-                value = [value] if isinstance(own[name].default, tuple) and isinstance(value, str) else value
+            elif name in options and getattr(verb, name) == options[name].default:
+                value = [value] if isinstance(options[name].default, tuple) and isinstance(value, str) else value
                 verb = replace(verb, **{name: converted(value, hints[name], f"{note}: {name}")})
     return verb
 
@@ -362,9 +362,9 @@ def checked_settings(verb: Train) -> "SpeechRun":
         raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
     if verb.seeds and ((out / "config.json").exists() or (out / "checkpoints").exists()):
         raise KitError(f"{out}: holds a run already; choose another folder for several seeds")
-    gone = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
-    if gone:
-        raise KitError(f"{out}: its recordings were in {gone[0]}, which is not there; name their folder with --data")
+    missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
+    if missing:
+        raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
     verb.settings.check()
     return verb.settings
 
@@ -389,16 +389,16 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
 def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.evaluate import decode, fit_network, load_decoder, own_days, read_calibration
+    from b2t_kit.speech.evaluate import decode, fit_network, load_decoder, matching_sessions, read_calibration
 
-    if find_place().world > 1 or not (folder / "config.json").is_file():
+    if find_rank().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
     if not decoder.settled and not read_calibration(folder, decoder.digest):
         with open_device(run.train.device, run.train.precision) as device:
             trials = decode(decoder, task.val, device, look=False)
-            if found := fit_network(decoder.network(folder), own_days(folder, task.val), trials):
-                print(found, flush=True)
+            if calibration := fit_network(decoder.network(folder), matching_sessions(folder, task.val), trials):
+                print(calibration, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622
 def initial_decoder(verb: Train) -> "Start | None":
@@ -422,13 +422,13 @@ def remembered_seeds(verb: Train) -> Iterator[None]:
     from b2t_kit.training.run import RESUME
 
     out, note = Path(verb.out), Path(verb.out) / RESUME
-    given = {name: getattr(verb, name) for name in ("seeds", "data", "cache_dir", "from_run", "side_by_side")}
-    given |= {name: os.path.realpath(given[name]) for name in ("cache_dir", "from_run") if given[name]}
-    given["data"] = [os.path.realpath(folder) for folder in verb.data]
+    options = {name: getattr(verb, name) for name in ("seeds", "data", "cache_dir", "from_run", "side_by_side")}
+    options |= {name: os.path.realpath(options[name]) for name in ("cache_dir", "from_run") if options[name]}
+    options["data"] = [os.path.realpath(folder) for folder in verb.data]
     with new_folders(out):
         try:
-            if not find_place().rank and not any(out.glob("seed_*/config.json")):
-                save_json(note, {name: value for name, value in given.items() if value})
+            if not find_rank().rank and not any(out.glob("seed_*/config.json")):
+                save_json(note, {name: value for name, value in options.items() if value})
             yield
         except BaseException:
             if not any(out.glob("seed_*")):
@@ -440,17 +440,17 @@ def print_how_to_resume(verb: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
     from b2t_kit.training.run import RESUME
 
-    place = find_place()
+    place = find_rank()
     if place.rank == 0 and (Path(verb.out) / RESUME).exists():
         machines = place.world // place.local_world
-        several = f"--nnodes {machines} --node-rank N --master-addr HOST " * (machines > 1)
-        program = f"torchrun {several}--nproc-per-node {place.local_world} -m b2t_kit" if place.world > 1 else "b2t"
-        own = verb.model if verb.model and ".py:" in verb.model else ""  # a file is executed only if it is named
-        more = f" --model {shlex.quote(own)}" if own else ""
-        print(f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{more}", flush=True)
+        nodes = f"--nnodes {machines} --node-rank N --master-addr HOST " * (machines > 1)
+        program = f"torchrun {nodes}--nproc-per-node {place.local_world} -m b2t_kit" if place.world > 1 else "b2t"
+        model = verb.model if verb.model and ".py:" in verb.model else ""  # a file is executed only if it is named
+        option = f" --model {shlex.quote(model)}" if model else ""
+        print(f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{option}", flush=True)
 
 # %% ../nbs/cli.ipynb #76847576
-def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
+def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
     "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.speech.task import SpeechTask, WordsConfig
     from b2t_kit.training.checkpoint import checkpoint_steps
@@ -458,7 +458,7 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed d
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
     run, out, started = checked_settings(verb), Path(verb.out), time.monotonic()
-    if find_place().world > 1:
+    if find_rank().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave the launcher out")
     variables = share_devices(run.train.device, len(verb.seeds))
     folders = {seed: out / f"seed_{seed}" for seed in verb.seeds}
@@ -467,16 +467,16 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed d
         check_target(folder.with_name(f"{folder.name}.txt"))
     cache = Path(verb.cache_dir or out / "cache")
     record = next((str(path) for path in sorted(out.glob("seed_*/config.json"))), verb.config)
-    given = {"config": record, "model": verb.model, "from_run": verb.from_run, "data": verb.data, "cache_dir": cache,
-             **{name: value for name, value in verb.given().items() if name not in ("train.seed", "train.hours")}}
-    words = [word for name, value in given.items() if value not in (None, ()) for word in flagged(name, value)]
+    options = {"config": record, "model": verb.model, "from_run": verb.from_run, "data": verb.data, "cache_dir": cache,
+               **{name: value for name, value in verb.given().items() if name not in ("train.seed", "train.hours")}}
+    words = [word for name, value in options.items() if value not in (None, ()) for word in option_words(name, value)]
     with remembered_seeds(verb):
         try:
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
             if run.train.hours:
                 words += ["--hours", f"{max(run.train.hours - (time.monotonic() - started) / 3600, 1e-4)}"]
-            numbers = " ".join(map(str, verb.seeds))
-            print(f"seeds {numbers} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}", flush=True)
+            seeds = " ".join(map(str, verb.seeds))
+            print(f"seeds {seeds} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}", flush=True)
             statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
         finally:
             if not verb.cache_dir:
@@ -536,8 +536,8 @@ class FindsSentences(TakesRuns):
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
         from b2t_kit.speech.adapt import AdaptConfig
 
-        given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
-        return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
+        options = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
+        return AdaptConfig(**{name: value for name, value in options.items() if value is not None})
 
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
@@ -553,18 +553,18 @@ class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
     precision: PrecisionName = "auto"  # dtype of matrix products
 
     def act(self) -> None:
-        given = {name: getattr(self, name) for name in ("json", "device", "precision")}
+        options = {name: getattr(self, name) for name in ("json", "device", "precision")}
         if exactly_one(self, "run", "runs") == "runs":
             from b2t_kit.decode.combine import evaluate_runs, run_list
 
-            print(*evaluate_runs(run_list(self.runs), self.data, self.split, **given), sep="\n")
+            print(*evaluate_runs(run_list(self.runs), self.data, self.split, **options), sep="\n")
         else:
             from b2t_kit.decode.decode import undecodable
             from b2t_kit.speech.evaluate import evaluate_run
 
-            found = evaluate_run(str(self.run), self.data, self.split, **given)
-            missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in found.trials])
-            print(found, *([missing] if missing else []), sep="\n")
+            evaluation = evaluate_run(str(self.run), self.data, self.split, **options)
+            missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in evaluation.trials])
+            print(evaluation, *([missing] if missing else []), sep="\n")
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)
@@ -597,7 +597,7 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
         if kind == "runs":
             if self.combine == "pool":
                 refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out, or add --combine "
-                             "average", "tune")
+                       "average", "tune")
                 tuning = {}
             print(decode_runs(self.runs, self.data, self.split, self.combine, device=self.device, **tuning, **options))
             return
@@ -684,7 +684,7 @@ class ConvertModel(WritesModel):
         from b2t_kit.lm_kenlm import read_language_model
 
         check_model_name(self.out)
-        model = read_language_model(self.model).listed()
+        model = read_language_model(self.model).to_arrays()
         model.verify()
         model.save(self.out)
         print(describe_language_model(model))
@@ -906,8 +906,8 @@ class ForDevices(HasSettings):
     def about() -> Mapping[str, Mapping[str, str]]:
         from b2t_kit.tpu.configs import configurations, usual_device
 
-        return {"configurations": {name: f"{made.__doc__} (planned for: {usual_device(name)})"
-                                   for name, made in configurations().items()}}
+        return {"configurations": {name: f"{make.__doc__} (planned for: {usual_device(name)})"
+                                   for name, make in configurations().items()}}
 
     @staticmethod
     def initial(words: Sequence[str]) -> "RunSettings":
@@ -985,7 +985,7 @@ class Preflight(ForDevices):
     figure: OptionalFile = None  # also draw memory and roofline, as PNG or SVG
 
     def act(self) -> int:
-        from b2t_kit.tpu.preflight import answer, smallest_change
+        from b2t_kit.tpu.preflight import compare_shardings, smallest_change
         from b2t_kit.tpu.configs import configuration, configuration_lines
         from b2t_kit.tpu.preflight import draw_report, preflight_config
 
@@ -1006,7 +1006,7 @@ class Preflight(ForDevices):
             values["smallest_change"] = smallest_change(settings, report.slice)
             print(f"by the memory plan it fits with {values['smallest_change'] or 'no change that is known'}")
         if self.answers:
-            values["answers"] = answer(
+            values["answers"] = compare_shardings(
                 settings, report.slice,
                 lambda other, batch: compile_for(other, self.slice, batch),
                 partial(print, flush=True))
@@ -1045,10 +1045,10 @@ class Doctor(Verb):
             values = {"archive": str(doctor.bundle_run(self.bundle, self.out))}
             print(values["archive"])
         elif self.log is not None:
-            found = doctor.diagnose_file(self.log)
-            status = SUCCESS if found else UNRECOGNISED
-            values = {"recognised": bool(found), "findings": [finding.to_dict() for finding in found]}
-            print("\n\n".join(doctor.in_words(finding, self.language) for finding in found) or {
+            findings = doctor.diagnose_file(self.log)
+            status = SUCCESS if findings else UNRECOGNISED
+            values = {"recognised": bool(findings), "findings": [finding.to_dict() for finding in findings]}
+            print("\n\n".join(doctor.in_words(finding, self.language) for finding in findings) or {
                 "en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
         else:
@@ -1079,10 +1079,10 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
 # %% ../nbs/cli.ipynb #65b560e0
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
-    found = dict(VERBS)
+    table = dict(VERBS)
     for verbs in filter(None, (wing(name, "verbs") for name in WINGS)):
-        found |= verbs.VERBS
-    return found
+        table |= verbs.VERBS
+    return table
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
@@ -1091,12 +1091,12 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
                 return name, verbs[name]
-    known = {name for name in verbs if name.startswith(f"{words[0]} ")} or set(verbs)
-    typed = (" ".join(words[:2]).casefold(), words[0].casefold())
-    near = [name for word in typed for name in difflib.get_close_matches(word, known, 1)]
-    meant = f"; did you mean `b2t {near[0]}`?" if near else ""
+    names = {name for name in verbs if name.startswith(f"{words[0]} ")} or set(verbs)
+    inputs = (" ".join(words[:2]).casefold(), words[0].casefold())
+    matches = [name for word in inputs for name in difflib.get_close_matches(word, names, 1)]
+    hint = f"; did you mean `b2t {matches[0]}`?" if matches else ""
     name = " ".join(word for word in words[:2] if not word.startswith("-"))
-    raise KitError(f"b2t: there is no verb '{name}'{meant} (`b2t --help` lists them)")
+    raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t --help` lists them)")
 
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:
@@ -1147,14 +1147,14 @@ NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "flo
 # %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(words: Sequence[str]) -> list[str]:
     "Return words as tyro takes them: `--train.lr=1` is `--lr 1`, `--precision bf16` bfloat16, `--json` `--json -`."
-    split = "--[^=]+=(?!-.)"  # a value that looks like an option stays attached
-    parts = [part for word in words for part in (word.split("=", 1) if re.match(split, word) else [word])]
+    pattern = "--[^=]+=(?!-.)"  # a value that looks like an option stays attached
+    parts = [part for word in words for part in (word.split("=", 1) if re.match(pattern, word) else [word])]
     parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
-    parts = [NICKNAMES.get(before, {}).get(part.lower(), part) for before, part in zip(["", *parts], parts)]
+    parts = [NICKNAMES.get(option, {}).get(part.lower(), part) for option, part in zip(["", *parts], parts)]
     if "--json" in parts:
-        after = parts.index("--json") + 1
-        if not parts[after:] or parts[after].startswith("--"):
-            parts.insert(after, "-")
+        index = parts.index("--json") + 1
+        if not parts[index:] or parts[index].startswith("--"):
+            parts.insert(index, "-")
     return parts
 
 # %% ../nbs/cli.ipynb #018c5ddb
@@ -1196,40 +1196,40 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
     "Raise `ValueError` for an option that is given twice, or that the verb has not: with the one to use."
     settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
     kinds = get_type_hints(verb, include_extras=True)
-    bare = {flag(name) for name in kinds if "Positional" in str(kinds[name])}
+    positional = {flag(name) for name in kinds if "Positional" in str(kinds[name])}
     aliases = {name for kind in kinds.values() for one in getattr(kind, "__metadata__", ())
                for name in getattr(one, "aliases", None) or ()}
-    own = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - bare | aliases
-    elsewhere = {name: here for name, here in ELSEWHERE.items() if own & set(re.findall("--[a-z-]+", here))}
+    valid = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - positional | aliases
+    foreign = {name: hint for name, hint in ELSEWHERE.items() if valid & set(re.findall("--[a-z-]+", hint))}
     for option, count in Counter(options).items():
         if count > 1:
             raise ValueError(f"{option}: is given twice")
-        if option in own or option.replace("--no-", "--", 1) in own:
+        if option in valid or option.replace("--no-", "--", 1) in valid:
             continue
-        if option in bare or option in NOT_HERE:
+        if option in positional or option in NOT_HERE:
             raise ValueError(f"{option}: {NOT_HERE.get(option, 'is given without its name here')}")
-        near = difflib.get_close_matches(option, [*own, *elsewhere], 1, 0.75)
-        use = [f"; use {elsewhere.get(name, name)}" for name in near]
-        raise ValueError(f"{option}: is no option here{''.join(use)}")
+        matches = difflib.get_close_matches(option, [*valid, *foreign], 1, 0.75)
+        advice = [f"; use {foreign.get(name, name)}" for name in matches]
+        raise ValueError(f"{option}: is no option here{''.join(advice)}")
 
 
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
     "Return tyro's boxed message as one line; for a stray word, with the option that it may belong to."
-    titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
-    inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
-    text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]
+    title, _, body = printed.strip().partition("\n")  # the first line is the title of a box
+    body = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", body or title, flags=re.M)
+    text = re.split(" Argument helptext:| For full helptext", " ".join(body.split()))[0]
     if commas := re.search(r"valid parse for arguments: \['([^']*,[^']*)'\]", text):
         return f"{commas[1]}: give spaces between values, not commas"
-    if not (stray := re.search(r"Unrecognized options: ([^\s,]+)", text)):
+    if not (match := re.search(r"Unrecognized options: ([^\s,]+)", text)):
         return text.removeprefix("Error parsing ")
-    word, names = stray[1], [item.name for item in fields(verb) if flag(item.name) not in words]
-    before = words[:words.index(word)] if word in words else []
-    if given := [option for option in before if option.startswith("--")]:
-        return f"{word}: is one value too many for {given[-1]}"
+    word, names = match[1], [item.name for item in fields(verb) if flag(item.name) not in words]
+    prefix = words[:words.index(word)] if word in words else []
+    if options := [option for option in prefix if option.startswith("--")]:
+        return f"{word}: is one value too many for {options[-1]}"
     recipes = getattr(verb, "about", dict[str, Any])().get("recipes", ())
-    meant = next((name for name in ("run", "data", "log", "out", "reference") if name in names), "")
-    meant = "config" if word in recipes else meant
-    return f"{word}: belongs to an option" + (f"; did you mean {flag(meant)} {word}?" if meant else "")
+    guess = next((name for name in ("run", "data", "log", "out", "reference") if name in names), "")
+    guess = "config" if word in recipes else guess
+    return f"{word}: belongs to an option" + (f"; did you mean {flag(guess)} {word}?" if guess else "")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
@@ -1254,20 +1254,20 @@ def fault_in(model: str, error: Exception) -> str:
     "Return where an error arose in the file of one's own model, or beside it, in a line; empty if elsewhere."
     if lost_contact(error) or isinstance(error, (OSError, MemoryError)) or "OutOfMemory" in type(error).__name__:
         return ""
-    own, reason = Path(model.rpartition(":")[0]).resolve(), f"{type(error).__name__}: {str(error).strip()}"
-    near = [frame for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename.endswith(".py") and Path(frame.filename).resolve().parent == own.parent]
-    if near:
-        return f"{Path(near[-1].filename).name}, line {near[-1].lineno}, in {near[-1].name}: {reason}"
-    return f"{own.name}: {reason}" if type(getattr(error, "obj", None)).__module__ == own.stem else ""
+    path, reason = Path(model.rpartition(":")[0]).resolve(), f"{type(error).__name__}: {str(error).strip()}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if frame.filename.endswith(".py") and Path(frame.filename).resolve().parent == path.parent]
+    if frames:
+        return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: {reason}"
+    return f"{path.name}: {reason}" if type(getattr(error, "obj", None)).__module__ == path.stem else ""
 
 # %% ../nbs/cli.ipynb #a7df144b
 def do(words: list[str]) -> int:
     """Do what a command line says, and return the exit status; an error about a setting names the option as typed,
     and one in a model of one's own its line."""
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    named = [word for word in words if word not in ("-h", "--help")]
-    first, model = " ".join(named[:1]), ""
+    arguments = [word for word in words if word not in ("-h", "--help")]
+    first, model = " ".join(arguments[:1]), ""
     if words == ["--version"]:
         print(f"b2t_kit {__version__}")
         return SUCCESS
@@ -1277,10 +1277,10 @@ def do(words: list[str]) -> int:
                 dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
                 config=(tyro.conf.OmitArgPrefixes,))
         return SUCCESS
-    if not named or len(named) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
+    if not arguments or len(arguments) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
             name.startswith(f"{first} ") for name in verbs):
         print_verbs(first)
-        return SUCCESS if named != words else ERROR
+        return SUCCESS if arguments != words else ERROR
     try:
         try:
             verb = parse(words)
@@ -1291,9 +1291,9 @@ def do(words: list[str]) -> int:
             import_module("b2t_kit.models.model").model_class(model)
         return act(verb, quiet)
     except KitError as error:
-        setting = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
-        if setting and flag(setting[1]) in (word.partition("=")[0] for word in words):
-            raise KitError(f"{flag(setting[1])}{str(error)[setting.end():]}") from error
+        match = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
+        if match and flag(match[1]) in (word.partition("=")[0] for word in words):
+            raise KitError(f"{flag(match[1])}{str(error)[match.end():]}") from error
         raise
     except Exception as error:
         if ".py:" in model and (fault := fault_in(model, error)):

@@ -48,11 +48,11 @@ __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR',
            'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain',
            'as_png', 'check_writable', 'new_folders', 'check_target', 'existing', 'free_bytes', 'Platform', 'platform',
            'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole',
-           'number_in', 'class_source', 'report_progress', 'duration', 'followed', 'run_program', 'environment_with',
-           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
-           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
-           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
-           'lost_contact', 'leave']
+           'number_in', 'class_source', 'report_progress', 'duration', 'track_progress', 'run_program',
+           'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state',
+           'HashCache', 'remembered_hash', 'file_hash', 'CachedFiles', 'note_of', 'stored_key', 'cache_file',
+           'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Rank', 'find_rank',
+           'child_environment', 'join', 'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 1000  # characters; an error may quote its input, which may be one line of megabytes
@@ -85,12 +85,12 @@ def printed_plainly() -> Iterator[None]:
     if not isinstance(stream, io.TextIOWrapper):  # a notebook's output, which is no terminal
         yield
         return
-    own = vars(stream)  # of this object: the class, which others share, stays as it is
-    own["write"] = lambda text: type(stream).write(stream, printable(text))
+    attributes = vars(stream)  # of this object: the class, which others share, stays as it is
+    attributes["write"] = lambda text: type(stream).write(stream, printable(text))
     try:
         yield
     finally:
-        del own["write"]
+        del attributes["write"]
 
 # %% ../nbs/core.ipynb #1afd829f
 def sync_folder(folder: Path) -> None:
@@ -170,17 +170,17 @@ def known_mistake(path: Path) -> str:
         size, head = path.stat().st_size, file.read(8)
         if head == b"version " and b"git-lfs" in file.read(100):
             return f"is a pointer of Git LFS, {size} bytes, and not the file itself; run `git lfs pull`"
-        cut = ""
+        damage = ""
         if path.suffix == ".safetensors" and 8 <= size:
             needed = 8 + int.from_bytes(head, "little")
             if needed <= min(size, 1 << 24):
                 tensors = json.loads(file.read(needed - 8))
                 needed += max(one["data_offsets"][1] for name, one in tensors.items() if name[:2] != "__")
-            cut = f"{size:,} of {needed:,} bytes are there" if size < needed < 1 << 50 else ""
+            damage = f"{size:,} of {needed:,} bytes are there" if size < needed < 1 << 50 else ""
         if head[:4] == b"PK\3\4":
             file.seek(max(0, size - 66_000))
-            cut = "it begins as a zip archive and has no end" if b"PK\5\6" not in file.read() else ""
-        return f"is cut short ({cut}); download it again" if cut else ""
+            damage = "it begins as a zip archive and has no end" if b"PK\5\6" not in file.read() else ""
+        return f"is cut short ({damage}); download it again" if damage else ""
     return ""
 
 # %% ../nbs/core.ipynb #e3b163a2
@@ -191,11 +191,11 @@ def regular_file(path: str | Path) -> Path:
         kind = path.stat().st_mode
     except (OSError, ValueError):
         return path
-    given = stat.S_ISFIFO(kind) and str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))  # by a shell
-    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or given):
+    piped = stat.S_ISFIFO(kind) and str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))  # by a shell
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or piped):
         raise KitError(f"{path}: is a pipe, a socket or a device; give a file")
-    if not given and (what := known_mistake(path)):
-        raise KitError(f"{path}: {what}")
+    if not piped and (mistake := known_mistake(path)):
+        raise KitError(f"{path}: {mistake}")
     return path
 
 # %% ../nbs/core.ipynb #d8de9f77
@@ -205,9 +205,9 @@ def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
     try:
         handle = os.open(path, flags, 0o644)
     except OSError as error:
-        what = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
+        reason = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
             f"cannot be written ({error.strerror})")
-        raise KitError(f"{path}: {what}") from error
+        raise KitError(f"{path}: {reason}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise KitError(f"{path}: is a pipe or a device; remove it")
@@ -229,8 +229,8 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         with open(regular_file(path), "rb") as file:
             data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
-            while len(data) <= _MAX_TEXT and (more := file.read(1 << 20)):
-                data += more
+            while len(data) <= _MAX_TEXT and (block := file.read(1 << 20)):
+                data += block
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > _MAX_TEXT:
@@ -259,10 +259,10 @@ def parse_json(text: str | bytes) -> Any:
         return number
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
+        if len(values := dict(pairs)) < len(pairs):
             name = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise ValueError(f"the key {name[:40]!r} is there twice")
-        return found
+        return values
 
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"), parse_int=whole, parse_float=finite,
@@ -320,13 +320,13 @@ def check_writable(folder: str | Path) -> Path:
 def new_folders(folder: str | Path) -> Iterator[Path]:
     "Give a writable folder; if the block fails, folders made here are removed if they are empty."
     folder = Path(folder)
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield check_writable(folder)
     except BaseException:
-        for place in missing:
+        for path in missing:
             with suppress(OSError):
-                place.rmdir()
+                path.rmdir()
         raise
 
 # %% ../nbs/core.ipynb #6dddb55a
@@ -341,7 +341,7 @@ def check_target(path: str | Path) -> None:
 # %% ../nbs/core.ipynb #ebbc9843
 def existing(folder: Path) -> Path:
     "Return the folder, or the nearest one above it that exists."
-    return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
 
 
 def free_bytes(folder: str | Path) -> int:
@@ -360,13 +360,13 @@ class Platform:
 # %% ../nbs/core.ipynb #4881c4a4
 def platform(environment: Mapping[str, str] = os.environ) -> Platform:
     "Return Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
-    here, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
+    folder, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
     if environment.get("KAGGLE_KERNEL_RUN_TYPE"):
         inputs = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
         return Platform("kaggle", inputs, kaggle / "working", kaggle / "temp")
     if environment.get("COLAB_RELEASE_TAG"):
         return Platform("colab", (content, content / "drive/MyDrive"), content, content / "scratch")
-    return Platform("local", (here, here / "data"), here, Path(tempfile.gettempdir()))
+    return Platform("local", (folder, folder / "data"), folder, Path(tempfile.gettempdir()))
 
 # %% ../nbs/core.ipynb #66a1770a
 def to_dict(config: Any) -> dict[str, Any]:
@@ -413,30 +413,30 @@ def converted(
                 return number
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}
     expected = " or ".join(words.get(kind, str(kind).replace("typing.", "")) for kind in kinds_of(annotation))
-    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-    raise KitError(f"{name}: {shown} is not {expected}")
+    text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise KitError(f"{name}: {text} is not {expected}")
 
 # %% ../nbs/core.ipynb #401d4f61
 def from_dict(config_class: type, values: dict[str, Any], prefix: str = "") -> Any:
     "Build a configuration; an unknown key or a wrong type raises `KitError` naming it."
     if not isinstance(values, dict):
         raise KitError(f"{prefix or 'the content'} should be names and values in braces")
-    hints, known = typing.get_type_hints(config_class), [item.name for item in fields(config_class)]
+    hints, names = typing.get_type_hints(config_class), [item.name for item in fields(config_class)]
     dotted = {name: f"{prefix}.{name}" if prefix else name for name in values}
     for name in values:
-        if name not in known:
-            raise KitError(f"unknown setting '{dotted[name]}'; known here: {', '.join(known)}")
+        if name not in names:
+            raise KitError(f"unknown setting '{dotted[name]}'; known here: {', '.join(names)}")
     return config_class(**{name: converted(value, hints[name], dotted[name]) for name, value in values.items()})
 
 # %% ../nbs/core.ipynb #4b75e60c
 def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     "Return every setting that is not itself a dataclass: dotted name -> (type, value)."
-    found: dict[str, tuple[Any, Any]] = {}
+    settings: dict[str, tuple[Any, Any]] = {}
     hints = typing.get_type_hints(type(config))
     for item in fields(config):
         name, value = prefix + item.name, getattr(config, item.name)
-        found |= leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
-    return found
+        settings |= leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
+    return settings
 
 # %% ../nbs/core.ipynb #c4bddd10
 def override(
@@ -444,22 +444,22 @@ def override(
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
 ) -> Any:
     "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
-    known, changes = leaves(config), dict[str, Any]()
+    settings, changes = leaves(config), dict[str, Any]()
     for name, value in values.items():
-        matching = [name] if name in known else [one for one in known if one.endswith(f".{name}")]
-        if len(matching) != 1:
-            raise KitError(f"unknown setting '{name}'; known: {', '.join(known)}")
-        changes[matching[0]] = converted(value, known[matching[0]][0], matching[0])
+        matches = [name] if name in settings else [one for one in settings if one.endswith(f".{name}")]
+        if len(matches) != 1:
+            raise KitError(f"unknown setting '{name}'; known: {', '.join(settings)}")
+        changes[matches[0]] = converted(value, settings[matches[0]][0], matches[0])
 
     def replaced(part: Any, prefix: str) -> Any:  # all of one dataclass at once, since it checks its fields together
-        new = {}
+        updates = {}
         for item in fields(part):
             dotted = prefix + item.name
             if dotted in changes:
-                new[item.name] = changes[dotted]
+                updates[item.name] = changes[dotted]
             elif any(name.startswith(f"{dotted}.") for name in changes):
-                new[item.name] = replaced(getattr(part, item.name), f"{dotted}.")
-        return replace(part, **new)
+                updates[item.name] = replaced(getattr(part, item.name), f"{dotted}.")
+        return replace(part, **updates)
 
     return replaced(config, "")
 
@@ -475,8 +475,8 @@ def check_bounds(
 ) -> None:
     "Raise `KitError` for the first number that is out of bounds; None is not, and of several each is checked."
     for name, (least, most) in bounds.items():
-        found = getattr(config, name)
-        for value in found if isinstance(found, (tuple, list)) else [found]:
+        setting = getattr(config, name)
+        for value in setting if isinstance(setting, (tuple, list)) else [setting]:
             if value is not None and not least <= value <= most:
                 raise KitError(f"{before}{name}: must be in [{least:,.15g}, {most:,.15g}], not {value:,}")
 
@@ -508,8 +508,8 @@ def class_source(config_class: type) -> str:  # empty if there is no source
     except (OSError, TypeError):
         start = rf"^(?:@.*\n)*class {config_class.__name__}\b.*\n(?:[ \t]+.*\n|\n)*"
         cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) == 4]
-        found = [match[0] for text in cells for match in re.finditer(start, f"{text}\n", re.M)]
-        return found[-1] if found else ""
+        sources = [match[0] for text in cells for match in re.finditer(start, f"{text}\n", re.M)]
+        return sources[-1] if sources else ""
 
 # %% ../nbs/core.ipynb #300754d0
 SUCCESS, FAULTS, ERROR, UNRECOGNISED = 0, 1, 2, 3
@@ -547,7 +547,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 # %% ../nbs/core.ipynb #a82dddb8
-def followed(
+def track_progress(
     items: Iterable[_Item],
     total: int,  # of what is counted
     what: str,  # such as "decoding"
@@ -557,17 +557,17 @@ def followed(
     "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
     from tqdm import tqdm
 
-    said, first = time.monotonic(), (0, 0.0)  # how much was done when the first item came, and when that was
+    last_report, first = time.monotonic(), (0, 0.0)  # how much was done when the first item came, and when that was
     with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
               disable=not sys.stderr.isatty()) as bar:
         for number, item in enumerate(items):
             done, now = number if place is None else place(item), time.monotonic()
             bar.update(done - bar.n)
             first = first if number else (done, now)  # what is compiled or read before it is paid once
-            if bar.disable and 0 < done < total and now - said >= LOG_EVERY:
-                left = (now - first[1]) * (total - done) / max(done - first[0], 1)
-                said, rest = now, f", about {duration(left)} left" if number >= _TOLD_FROM else ""
-                report_progress(f"{what}: {done / total:.0%}{rest}")
+            if bar.disable and 0 < done < total and now - last_report >= LOG_EVERY:
+                seconds = (now - first[1]) * (total - done) / max(done - first[0], 1)
+                last_report, estimate = now, f", about {duration(seconds)} left" if number >= _TOLD_FROM else ""
+                report_progress(f"{what}: {done / total:.0%}{estimate}")
             yield item
 
 # %% ../nbs/core.ipynb #e70a7947
@@ -585,8 +585,8 @@ def _loses_exceptions(frame: types.FrameType | None) -> bool:
             return True
         if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
             return True
-        by = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
-        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in by for part in _ENTERED):
+        caller = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
+        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in caller for part in _ENTERED):
             return True
         frame = frame.f_back
     return False
@@ -595,21 +595,21 @@ def _loses_exceptions(frame: types.FrameType | None) -> bool:
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
     "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
-    before: dict[int, Any] = {}
-    waiting: list[threading.Timer] = []
+    handlers: dict[int, Any] = {}
+    timers: list[threading.Timer] = []
     raised: list[str] = []  # names of the signals
     report_unraisable = sys.unraisablehook
 
     def send_again(number: int) -> None:
-        waiting.append(threading.Timer(0.02, os.kill, (os.getpid(), number)))
-        waiting[-1].daemon = True
-        waiting[-1].start()
+        timers.append(threading.Timer(0.02, os.kill, (os.getpid(), number)))
+        timers[-1].daemon = True
+        timers[-1].start()
 
     def stop(number: int, frame: types.FrameType | None) -> None:
         if _loses_exceptions(frame):
             send_again(number)
             return
-        for other in before:  # another would disturb the cleaning; a second Ctrl-C kills
+        for other in handlers:  # another would disturb the cleaning; a second Ctrl-C kills
             signal.signal(other, signal.SIG_DFL if other == number == signal.SIGINT else signal.SIG_IGN)
         raised.append(signal.Signals(number).name)
         raise KeyboardInterrupt(raised[-1])
@@ -618,7 +618,7 @@ def _stopped_by_signals() -> Iterator[None]:
         if not raised or report.exc_type is not KeyboardInterrupt:
             report_unraisable(report)
             return
-        for number in before:
+        for number in handlers:
             signal.signal(number, stop)
         send_again(signal.Signals[raised.pop()])
 
@@ -626,7 +626,7 @@ def _stopped_by_signals() -> Iterator[None]:
         sys.unraisablehook = dropped
         for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
-                before[kind] = signal.signal(kind, stop)
+                handlers[kind] = signal.signal(kind, stop)
     try:
         yield
     except Exception as error:
@@ -634,9 +634,9 @@ def _stopped_by_signals() -> Iterator[None]:
             raise KeyboardInterrupt(raised[-1]) from error
         raise
     finally:
-        for timer in waiting:
+        for timer in timers:
             timer.cancel()
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         if sys.unraisablehook is dropped:
             sys.unraisablehook = report_unraisable
@@ -644,7 +644,7 @@ def _stopped_by_signals() -> Iterator[None]:
 # %% ../nbs/core.ipynb #a5b0729c
 # What a machine does to a command: a full disk, quotas, limits, read-only or broken disks.
 _MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
-                  errno.ENAMETOOLONG, errno.ELOOP)
+                   errno.ENAMETOOLONG, errno.ELOOP)
 
 # %% ../nbs/core.ipynb #0d5570fc
 def _forget_output() -> None:
@@ -696,17 +696,17 @@ def run_program(action: Callable[[], int]) -> int:
 @contextmanager
 def environment_with(added: Mapping[str, str], removed: Iterable[str] = ()) -> Iterator[None]:
     "Change this process's environment variables and put them back."
-    touched = [*added, *removed]
-    before = {name: os.environ[name] for name in touched if name in os.environ}
+    names = [*added, *removed]
+    original = {name: os.environ[name] for name in names if name in os.environ}
     try:
         for name in removed:
             os.environ.pop(name, None)
         os.environ.update(added)
         yield
     finally:
-        for name in touched:
+        for name in names:
             os.environ.pop(name, None)
-        os.environ.update(before)
+        os.environ.update(original)
 
 # %% ../nbs/core.ipynb #18e0e8ec
 GIB = 2**30
@@ -741,7 +741,7 @@ def file_mark(path: Path) -> dict[str, Any]:  # "bytes" and "sha256"
     size, digest = regular_file(path).stat().st_size, hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         blocks = iter(lambda: file.read(1 << 20), b"")
-        for block in followed(blocks, size, f"reading {path.name}", "B", lambda block: file.tell()):
+        for block in track_progress(blocks, size, f"reading {path.name}", "B", lambda block: file.tell()):
             digest.update(block)
     return {"bytes": size, "sha256": digest.hexdigest()}
 
@@ -763,8 +763,8 @@ def file_state(
     file: str | Path | int,  # a path, or the number of an open file
 ) -> list[int] | None:  # None if a write from now on could leave it as it is
     "Return size, times of the last write and of any change in ns, and inode: they change with a file's content."
-    found = os.stat(file)
-    state = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    status = os.stat(file)
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     return state if time.time_ns() - max(state[1:3]) > _SETTLED else None
 
 # %% ../nbs/core.ipynb #54ac3d52
@@ -772,35 +772,35 @@ MEMO = "fingerprint.json"  # usual name of the file that remembers hashes, in a 
 _of_this_process: dict[str, dict[str, Any]] = {}  # path -> "state" and "hashes"
 
 # %% ../nbs/core.ipynb #3a571ec4
-class Remembered:
+class HashCache:
     "Hashes of files that did not change since, kept in a JSON file whose folder exists, or only in this process."
 
     def __init__(self, memo: str | Path | None = None) -> None:
         "A missing or damaged file costs no more than time."
         self.memo, self.kept = None if memo is None else Path(memo), dict[str, Any]()
         with suppress(KitError):
-            found = load_json(self.memo) if self.memo is not None and self.memo.exists() else {}
-            self.kept = found if isinstance(found, dict) else {}
+            content = load_json(self.memo) if self.memo is not None and self.memo.exists() else {}
+            self.kept = content if isinstance(content, dict) else {}
 
     def known(self, path: Path, state: list[int] | None) -> dict[str, str]:  # what was hashed -> its hash
         "Return the hashes that need not be computed of a file that has this state now."
-        found: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         for entry in (self.kept.get(f"{path.parent.name}/{path.name}"), _of_this_process.get(str(path.resolve()))):
             if state and isinstance(entry, dict) and entry.get("state") == state:
-                found |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
-        return found
+                hashes |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
+        return hashes
 
     def keep(self, found: Mapping[Path, tuple[list[int] | None, dict[str, str]]]) -> None:
         "Remember the hashes of files with a state, which was the same before and after reading."
-        after = dict(self.kept)
+        entries = dict(self.kept)
         for path, (state, hashes) in found.items():
             if state:
-                after[f"{path.parent.name}/{path.name}"] = _of_this_process[str(path.resolve())] = {
+                entries[f"{path.parent.name}/{path.name}"] = _of_this_process[str(path.resolve())] = {
                     "state": state, "hashes": hashes}
-        if self.memo is not None and after != self.kept and self.memo.parent.is_dir():
+        if self.memo is not None and entries != self.kept and self.memo.parent.is_dir():
             with suppress(KitError):  # a full or read-only disk costs no more than time
-                save_json(self.memo, after)
-        self.kept = after
+                save_json(self.memo, entries)
+        self.kept = entries
 
 # %% ../nbs/core.ipynb #cf3ac1c6
 REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
@@ -810,22 +810,22 @@ def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | 
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
         return make()
-    memory, state = Remembered(memo), file_state(path)
-    found = memory.known(path, state)
-    if what not in found:
-        found[what] = make()
+    memory, state = HashCache(memo), file_state(path)
+    hashes = memory.known(path, state)
+    if what not in hashes:
+        hashes[what] = make()
     if file_state(path) == state:
-        memory.keep({path: (state, found)})
-    return found[what]
+        memory.keep({path: (state, hashes)})
+    return hashes[what]
 
 
 def file_hash(path: str | Path, memo: str | Path | None = None) -> str:  # 64 hexadecimal digits
-    "Return the SHA-256 of a file of any size; `memo` is as for `Remembered`."
+    "Return the SHA-256 of a file of any size; `memo` is as for `HashCache`."
     return remembered_hash(Path(path), "sha256", lambda: file_mark(Path(path))["sha256"], memo)
 
 # %% ../nbs/core.ipynb #59aef826
 @dataclass(frozen=True)
-class Kept:
+class CachedFiles:
     "Computed files that are used again while neither they nor their inputs have changed."
 
     paths: Sequence[Path]  # the files; the note lies beside the first
@@ -867,23 +867,23 @@ def stored_key(
     "Return the key that kept files were computed from."
     path, note = Path(path), note_of(path)
     with suppress(KitError, OSError, KeyError):
-        wanted = names or [path.name, *note["files"]]
-        if all(note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in wanted):
+        filenames = names or [path.name, *note["files"]]
+        if all(note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in filenames):
             return note["key"]
     return None
 
 # %% ../nbs/core.ipynb #65ddec12
-def kept(
+def cache_file(
     path: Path,  # the file
     key: Mapping[str, Any],  # plain values that name everything it is computed from
     make: Callable[[Path], Any],  # writes it
 ) -> Path:
     "Return the file, computed only if there is none of this key, or it is not as it was written."
-    found = Kept([path], key)
-    if not found.fresh:
-        found.forget()
+    files = CachedFiles([path], key)
+    if not files.fresh:
+        files.forget()
         make(path)
-        found.seal()
+        files.seal()
     return path
 
 # %% ../nbs/core.ipynb #dbf82d89
@@ -906,8 +906,8 @@ def _shift_right(bits: torch.Tensor, places: int) -> torch.Tensor:
     "bits >> places with the sign kept, the same on every device, in a new tensor."
     import torch
 
-    by = torch.full((), places, dtype=bits.dtype, device=bits.device)
-    return torch.bitwise_right_shift(bits, by)
+    shift = torch.full((), places, dtype=bits.dtype, device=bits.device)
+    return torch.bitwise_right_shift(bits, shift)
 
 
 def _fold(bits: torch.Tensor, places: int) -> torch.Tensor:
@@ -965,7 +965,7 @@ def normals(noise_key: torch.Tensor, purpose: int, rows: int, columns: int) -> t
 
 # %% ../nbs/core.ipynb #61208d49
 @dataclass(frozen=True)
-class Place:
+class Rank:
     "The place of one process among all."
     rank: int = 0  # number of this process, from 0; rank 0 writes files and messages
     local_rank: int = 0  # number on this machine, also the number of its GPU
@@ -973,7 +973,7 @@ class Place:
     local_world: int = 1  # number of processes on this machine
 
 # %% ../nbs/core.ipynb #698b6956
-def find_place(environment: Mapping[str, str] = os.environ) -> Place:
+def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment) and "RANK" not in environment:
@@ -982,15 +982,15 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     try:
         world = int(environment.get("WORLD_SIZE") or 1)
         if world == 1:
-            return Place(local_rank=int(environment.get("LOCAL_RANK") or 0))
-        place = Place(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world,
-                      int(environment.get("LOCAL_WORLD_SIZE") or world))
+            return Rank(local_rank=int(environment.get("LOCAL_RANK") or 0))
+        place = Rank(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world,
+                     int(environment.get("LOCAL_WORLD_SIZE") or world))
         if 0 <= place.rank < world and 0 <= place.local_rank < place.local_world <= world:
             return place
     except (KeyError, ValueError):  # said below
         pass
-    found = ", ".join(f"{name}={environment.get(name) or '(not set)'}" for name in names)
-    raise KitError(f"{found}: do not fit together; start several processes with torchrun or accelerate launch")
+    variables = ", ".join(f"{name}={environment.get(name) or '(not set)'}" for name in names)
+    raise KitError(f"{variables}: do not fit together; start several processes with torchrun or accelerate launch")
 
 # %% ../nbs/core.ipynb #998a8122
 def child_environment() -> dict[str, str]:
@@ -1012,7 +1012,7 @@ def _open_meeting(serves: bool, seconds: float) -> Any:
 
 
 def join(
-    place: Place,  # of this process; `world` must be more than 1
+    place: Rank,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
     timeout: float = 300.0,  # seconds to wait for the others
     purpose: str = "training",  # processes that meet again, after `leave`, name another one
@@ -1023,20 +1023,20 @@ def join(
     if dist.is_initialized():
         return
     host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", os.environ.get("MASTER_PORT") or "not set"
-    who, within = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
+    process, period = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
         raise KitError(f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch")
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves = place.rank == 0 and not kept_by_launcher
+    is_server = place.rank == 0 and not kept_by_launcher
     try:
-        meeting = _MEETING[0] if _MEETING else _open_meeting(serves, timeout)
+        meeting = _MEETING[0] if _MEETING else _open_meeting(is_server, timeout)
     except (dist.DistError, RuntimeError) as error:
-        if serves:
-            found = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
-            raise KitError(f"port {port} on {host} {found}; let the launcher choose (accelerate launch "
+        if is_server:
+            reason = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
+            raise KitError(f"port {port} on {host} {reason}; let the launcher choose (accelerate launch "
                            "--main_process_port 0)") from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
-        raise KitError(f"{who}: {keeper} did not answer at {host}:{port} {within}") from error
+        raise KitError(f"{process}: {keeper} did not answer at {host}:{port} {period}") from error
     _MEETING[:], store = [meeting], dist.PrefixStore(purpose, meeting)
     missing, deadline = list(range(place.world)), time.monotonic() + timeout
     try:
@@ -1047,10 +1047,10 @@ def join(
                 raise KitError(meeting.get("failed").decode())
             time.sleep(0.02 if missing else 0.0)
     except dist.DistError:
-        within = "before the meeting point closed"  # the process that kept it has given up
+        period = "before the meeting point closed"  # the process that kept it has given up
     if missing:
-        listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        raise KitError(f"{who}: no sign of process {listed} {within}; look for its own error above")
+        ranks = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+        raise KitError(f"{process}: no sign of process {ranks} {period}; look for its own error above")
     # DDP imports it, and an open group would stay in the defaults of its functions for ever, with its threads
     import torch.distributed.nn  # noqa: F401
 

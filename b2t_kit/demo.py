@@ -61,14 +61,14 @@ class DemoResult:
 
     def __repr__(self) -> str:
         lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]
-        lines += [f"  {name:<16} {marked(one.per, one.marks)}"
-                  for name, one in (("GRU decoder", self.decoder), ("linear readout", self.linear))]
+        lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
+                  for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))]
         lines += ["", f"word error rate: {marked(self.words.wer, self.words.marks)}",
                   "with the language model of the grammar that the sentences come from, 636 words", "",
                   "the first sentences, as they are and as they were decoded"]
-        said = {trial.place: trial.sentence for trial in self.words.trials}
+        sentences = {trial.place: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:
-            sentence = said[trial.info.place]
+            sentence = sentences[trial.info.place]
             lines += [f"  {trial.info.sentence}", f"    {show(trial.true)}", f"    {show(trial.decoded)}",
                       f"    {sentence or '(nothing)'}"]
         figures = ", ".join(sorted(path.name for path in self.folder.glob("*.png")))
@@ -93,8 +93,8 @@ def demo(
     start, out = time.monotonic(), Path(out)
     if any(check_writable(out).iterdir()):
         raise KitError(f"{out}: is not empty; choose a new folder for the demo")
-    with ThreadPoolExecutor(1) as beside:  # simulation leaves part of a second core idle
-        compiling = beside.submit(compile_search)
+    with ThreadPoolExecutor(1) as executor:  # simulation leaves part of a second core idle
+        compiling = executor.submit(compile_search)
         simulate(out / "data", replace(recordings, seed=seed))
         compiling.result()
     evaluations = []
@@ -106,8 +106,8 @@ def demo(
         evaluations.append(evaluate_run(out / name, out / "data", device=run.train.device))
     write_atomically(out / "training.png", as_png(show_run(out / "decoder", out / "linear"), 72))
     for figure in ("days", "confusion"):
-        drawn = out / "decoder/eval/val" / f"{figure}.png"
-        write_atomically(out / drawn.name, drawn.read_bytes())
+        path = out / "decoder/eval/val" / f"{figure}.png"
+        write_atomically(out / path.name, path.read_bytes())
     words = decode_run(out / "decoder", out / "data", settings={"beam": 60})
     if shortest := draw_shortest(out / "data", words, (runs or (tiny(),))[0].task.model.stride):
         write_atomically(out / "decoded.png", as_png(shortest))
@@ -121,12 +121,12 @@ def demo(
 def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  # None if none of them has words
     "Return the shortest of the first three sentences: recording, phonemes and words on one time axis."
     decoded = (trial for trial in words.trials[:3] if trial.hypotheses)
-    shown = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
-    if shown is None:
+    shortest = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
+    if shortest is None:
         return None
-    logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.place == shown.place)
+    logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.place == shortest.place)
     with Recordings(data, "val") as recordings:
-        trial = recordings[[info.place for info in recordings.infos].index(shown.place)]
+        trial = recordings[[info.place for info in recordings.infos].index(shortest.place)]
     frame = stride * BIN_SECONDS
     end = len(trial.features) * BIN_SECONDS
     figure = Figure(figsize=(10, 4.6), dpi=100, layout="constrained")
@@ -146,7 +146,7 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
         for start in np.flatnonzero(best & ~np.roll(best, 1)) if not silence else ():
             stretch = start + np.argmin(best[start:]) if not best[start:].all() else len(best)
             phonemes.text(seconds[start:stretch].mean(), 1.06, PHONEMES[label], ha="center", fontsize=8)
-    for word, (first, last) in zip(shown.hypotheses[0].words, shown.hypotheses[0].times):
+    for word, (first, last) in zip(shortest.hypotheses[0].words, shortest.hypotheses[0].times):
         phonemes.text((first + last) / 2 * frame, -0.5, word, ha="center", fontsize=13)
     phonemes.set(ylabel="phonemes", ylim=(0, 1.2), xlim=(0, end), yticks=[], xlabel="time (s)")
     phonemes.xaxis.set_label_coords(0.97, -0.2)

@@ -138,19 +138,19 @@ class Allocation:
 
     def sentences(self, language: str = "en") -> list[str]:
         "Say the numbers in English or Chinese."
-        said = _MEMORY_WORDS[language]
-        found = [said["needed"].format(show_bytes(self.needed)) if self.needed is not None else said["unknown"]]
+        words = _MEMORY_WORDS[language]
+        sentences = [words["needed"].format(show_bytes(self.needed)) if self.needed is not None else words["unknown"]]
         if self.available is not None:
-            found[0] += said["free" if self.kind == "free" else "whole"].format(show_bytes(self.available))
+            sentences[0] += words["free" if self.kind == "free" else "whole"].format(show_bytes(self.available))
         if self.available == 2**34 and self.kind == "capacity":
-            found.append(said["v5e"])
+            sentences.append(words["v5e"])
         if self.kind == "kernel":
-            found.append(said["kernel"])
+            sentences.append(words["kernel"])
         if self.shape:
             kind, _, dims = self.shape.rstrip("]").partition("[")
             size = math.prod(int(dim) for dim in dims.split(",") if dim) * int(kind.lstrip("bfsupred") or 8) // 8
-            found.append(said["array"].format(self.shape, show_bytes(size)))
-        return found
+            sentences.append(words["array"].format(self.shape, show_bytes(size)))
+        return sentences
 
 # %% ../nbs/doctor.ipynb #5a747f92
 def show_bytes(size: int | None) -> str:
@@ -168,18 +168,18 @@ def _to_bytes(text: str | None) -> int | None:
 # %% ../nbs/doctor.ipynb #f876a5b5
 def allocations(text: str) -> list[Allocation]:
     "Find the distinct messages about a chip's memory in a squeezed text, in order."
-    found: dict[range, Allocation] = {}
+    by_span: dict[range, Allocation] = {}
     for pattern, kind in _MEMORY_MESSAGES:
         for match in pattern.finditer(text):
-            if any(match.start() in span or span.start in range(*match.span()) for span in found):
+            if any(match.start() in span or span.start in range(*match.span()) for span in by_span):
                 continue
-            near = text[match.start():match.start() + _NEAR]
-            shape, space = _SHAPE.search(near), _SPACE.search(near)
+            context = text[match.start():match.start() + _NEAR]
+            shape, space = _SHAPE.search(context), _SPACE.search(context)
             kernel = space and "hbm" not in space[0]
-            found[range(*match.span())] = Allocation(_to_bytes(match[1]), _to_bytes(match[pattern.groups]),
-                                                     "kernel" if kernel else kind, shape[1] if shape else "")
-    ordered = [found[span] for span in sorted(found, key=lambda span: span.start)]
-    return list(dict.fromkeys(one for one in ordered if one.needed or one.available))
+            by_span[range(*match.span())] = Allocation(_to_bytes(match[1]), _to_bytes(match[pattern.groups]),
+                                                       "kernel" if kernel else kind, shape[1] if shape else "")
+    ordered = [by_span[span] for span in sorted(by_span, key=lambda span: span.start)]
+    return list(dict.fromkeys(allocation for allocation in ordered if allocation.needed or allocation.available))
 
 # %% ../nbs/doctor.ipynb #2eac8924
 _MOST_NUMBERS = 5  # allocations in an answer
@@ -207,12 +207,12 @@ class Finding:
 def diagnose(text: str, first: int = 1) -> list[Finding]:  # number of the text's first line
     "Find the known failures in a text, harmless ones last, then by line."
     lines = [squeeze(line) for line in text.split("\n")]
-    whole, ends = "".join(lines), list(accumulate(map(len, lines)))
-    numbers = allocations(whole)[:_MOST_NUMBERS]
-    found = [Finding(failure, first + bisect_right(ends, at),
-                     tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)))
-             for failure in known_failures() if (at := failure.find(whole)) is not None]
-    return sorted(found, key=_order)
+    squeezed, ends = "".join(lines), list(accumulate(map(len, lines)))
+    numbers = allocations(squeezed)[:_MOST_NUMBERS]
+    findings = [Finding(failure, first + bisect_right(ends, offset),
+                        tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)))
+                for failure in known_failures() if (offset := failure.find(squeezed)) is not None]
+    return sorted(findings, key=_order)
 
 
 def _order(finding: Finding) -> tuple[bool, int]:
@@ -249,15 +249,15 @@ _PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice:
 
 def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
     "Find the known failures in the pieces of a text of any size."
-    found, window, first = dict[str, Finding](), "", 1
+    findings, window, first = dict[str, Finding](), "", 1
     for part in parts:
         window += part
         for finding in diagnose(window, first):
-            if found.setdefault(finding.failure.name, finding).line == finding.line:
-                found[finding.failure.name] = finding  # which the end of a piece may have cut
+            if findings.setdefault(finding.failure.name, finding).line == finding.line:
+                findings[finding.failure.name] = finding  # which the end of a piece may have cut
         first += window[:-_OVERLAP].count("\n")
         window = window[-_OVERLAP:]
-    return sorted(found.values(), key=_order)
+    return sorted(findings.values(), key=_order)
 
 # %% ../nbs/doctor.ipynb #75bbe588
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -266,8 +266,8 @@ _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
 def encoding_of(head: bytes, name: str) -> str:
     "Return the encoding of a text by its first bytes. Raises `KitError` if it is not text."
-    if marked := next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None):
-        return marked
+    if codec := next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None):
+        return codec
     control = len(head) - len(head.translate(None, _CONTROL))
     zeros = head[0::2].count(0), head[1::2].count(0)  # half of UTF-16's bytes are zero in English
     if control <= 0.02 * len(head):
@@ -315,35 +315,35 @@ PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "acceler
 
 def installed_packages() -> dict[str, str]:
     "Return the version of each installed package among `PACKAGES`."
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 # %% ../nbs/doctor.ipynb #def8fced
 def inspect_packages(versions: Mapping[str, str], wanted: Mapping[str, str]) -> list[Remark]:
     "Say which packages are installed, and which do not fit torch_xla or the kit."
     torch, xla, accelerate, libtpu = (versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu"))
-    found = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
+    remarks = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
     old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)  # what settings.ini asks for
     remedy = "; pip install 'accelerate>=1.10'" * old
-    found.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy))
+    remarks.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy))
     if xla and libtpu and "libtpu" in wanted:
         fits = libtpu.split(".")[:3] == wanted["libtpu"].split(".")[:3]
         remedy = "" if fits else f"; pip install libtpu=={wanted['libtpu']}, and restart"
-        found.append(Remark("libtpu", "ok" if fits else "problem",
-                            f"{libtpu}; torch_xla {xla} was built for {wanted['libtpu']}{remedy}"))
+        remarks.append(Remark("libtpu", "ok" if fits else "problem",
+                              f"{libtpu}; torch_xla {xla} was built for {wanted['libtpu']}{remedy}"))
     if xla and "tensorflow" in versions:
-        found.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
-                            "tensorflow-cpu cannot (C17a)"))
+        remarks.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
+                              "tensorflow-cpu cannot (C17a)"))
     if "torch_tpu" in versions:
-        state, said = (("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla else
+        state, text = (("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla else
                        ("note", "without torch_xla, which the kit needs for TPUs"))
-        found.append(Remark("torch_tpu", state, said))
-    return found
+        remarks.append(Remark("torch_tpu", state, text))
+    return remarks
 
 # %% ../nbs/doctor.ipynb #fde402e7
 _TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")  # set by TPU images
@@ -354,32 +354,32 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
     from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    found, checks = list[Remark](), list[Callable[[], Any]]([refuse_ambient])
+    remarks, checks = list[Remark](), list[Callable[[], Any]]([refuse_ambient])
     if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
-        found.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
+        remarks.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        found.append(Remark("variables", "note", "XLA_FLAGS creates fake host devices for jax, not more chips (C9)"))
+        remarks.append(Remark("variables", "note", "XLA_FLAGS creates fake host devices for jax, not more chips (C9)"))
     if xla:
         on_tpu = bool(chips or [name for name in _TPU_IMAGE if os.environ.get(name)])
         checks.append(partial(check_start, "tpu" if on_tpu else "auto", chips))
     for check in checks:
         try:
-            found += [Remark("variables", "note", f"{line} (C18g)") for line in check() or ()]
+            remarks += [Remark("variables", "note", f"{line} (C18g)") for line in check() or ()]
         except KitError as error:
-            found.append(Remark("start", "problem", str(error)))
-    return found or [Remark("start", "ok", "no variable or version is in the way")]
+            remarks.append(Remark("start", "problem", str(error)))
+    return remarks or [Remark("start", "ok", "no variable or version is in the way")]
 
 # %% ../nbs/doctor.ipynb #a3987470
 def inspect_chips(chips: list[str], xla: bool, devices: str | Path = "/dev") -> Remark:
     "Say whether the machine's TPU chips can be opened."
-    found = f"{len(chips)} x TPU {chips[0]}" if chips else "no TPU"
-    opened = len([*Path(devices).glob("accel*"), *Path(devices).glob("vfio/[0-9]*")])
-    if opened < len(chips):
-        return Remark("chips", "problem", f"{found}, but {opened} of them can be opened; another container may hold "
+    label = f"{len(chips)} x TPU {chips[0]}" if chips else "no TPU"
+    count = len([*Path(devices).glob("accel*"), *Path(devices).glob("vfio/[0-9]*")])
+    if count < len(chips):
+        return Remark("chips", "problem", f"{label}, but {count} of them can be opened; another container may hold "
                       "them, or the driver is missing")
     if chips and not xla:
-        return Remark("chips", "problem", f"{found}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'")
-    return Remark("chips", "ok", found)
+        return Remark("chips", "problem", f"{label}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'")
+    return Remark("chips", "ok", label)
 
 # %% ../nbs/doctor.ipynb #c0b43400
 _LEAST = 2 * GIB  # bytes: memory of a small run with its recordings, disk for its checkpoints
@@ -403,11 +403,11 @@ def _answer(*command: str) -> str:
     "Return a program's output; empty if it is missing, fails, or takes more than 20 s."
     program = shutil.which(command[0])
     try:
-        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=20, errors="replace",
-                              stdin=subprocess.DEVNULL) if program else None
+        process = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=20, errors="replace",
+                                 stdin=subprocess.DEVNULL) if program else None
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done and done.returncode == 0 else ""
+    return process.stdout if process and process.returncode == 0 else ""
 
 
 def _cells(text: str) -> list[list[str]]:
@@ -423,11 +423,11 @@ def inspect_gpus(gpus: str, contexts: str, alive: Callable[[int], bool] = psutil
             state, remark = "problem", f": no process may compute; nvidia-smi -i {index} -c 0"
         elif "exclusive" in mode.lower():
             state, remark = "note", ": one process at a time may use it, so give each its own (C18d)"
-        shown = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use{remark}"
-        found.append(Remark(f"gpu {index}", state, shown))
-    gone = [row for row in _cells(contexts) if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))]
-    if gone:
-        held = " and ".join(f"process {process} holds {size} MiB" for process, size in gone)
+        text = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use{remark}"
+        found.append(Remark(f"gpu {index}", state, text))
+    orphans = [row for row in _cells(contexts) if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))]
+    if orphans:
+        held = " and ".join(f"process {process} holds {size} MiB" for process, size in orphans)
         found.append(Remark("gpu memory", "note", f"{held}, but does not run here (C18e): another container's, or left "
                             "behind; if it is yours, end it where it runs, or restart the session"))
     return found
@@ -444,19 +444,19 @@ def inspect_machine() -> list[Remark]:
     "Yield remarks about this machine, good and bad, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
 
-    versions, chips, where = installed_packages(), tpu_chips(), find_platform()
-    xla, plain = "torch_xla" in versions, "--format=csv,noheader,nounits"
+    versions, chips, host = installed_packages(), tpu_chips(), find_platform()
+    xla, option = "torch_xla" in versions, "--format=csv,noheader,nounits"
     requirements = importlib.metadata.requires("torch_xla") or [] if xla else []  # exact ones are in its extras
     exact = {match[1]: match[2] for line in requirements if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
     return [
         *inspect_packages(versions, exact),
         *inspect_start(chips, xla),
         inspect_chips(chips, xla),
-        *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", plain),
-                      _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", plain)),
+        *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", option),
+                      _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", option)),
         Remark("threads", "ok", f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
                f"spin {os.environ.get('GOMP_SPINCOUNT') or 'thousands of'} times, then block"),
-        *inspect_space(free_memory(), free_bytes(where.output_folder), where.output_folder),
+        *inspect_space(free_memory(), free_bytes(host.output_folder), host.output_folder),
         *inspect_quota(_answer("kaggle", "quota", "--csv") or _answer("kaggle", "quota")),
     ]
 
@@ -493,18 +493,18 @@ def check_decoder(device: "Device") -> str:
     model, batch = small_decoder(device)
 
     def compute(features: Any, day: Any, frames: Any, labels: Any, counts: Any) -> list[Any]:
-        copied = copy.deepcopy(model).to(features)
-        logits = copied(features, day)
+        replica = copy.deepcopy(model).to(features)
+        logits = replica(features, day)
         if features.dtype == torch.float64:  # torch's own
             losses = torch.nn.functional.ctc_loss(logits.log_softmax(-1).transpose(0, 1), labels, frames, counts,
                                                   reduction="none")
         else:
             losses = ctc_losses(logits, frames, labels, counts)
-        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(copied.parameters()))]
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(replica.parameters()))]
 
     expected = compute(**{**batch, "features": batch["features"].double()})
-    found = device.fetch(compute(**device.place(batch)))
-    worst = max((one - true).abs().max().item() / true.abs().max().item() for one, true in zip(found, expected))
+    actual = device.fetch(compute(**device.place(batch)))
+    worst = max((one - true).abs().max().item() / true.abs().max().item() for one, true in zip(actual, expected))
     if not worst <= _LARGEST_ERROR:  # NaN too
         raise KitError(f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
                        f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
@@ -525,11 +525,11 @@ def check_steps(device: "Device") -> str:
     values = []
     for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
-        placed = device.place(batch)
+        tensors = device.place(batch)
         with device.accumulate(model, last=True):
             with device.autocast():
-                logits = model(placed["features"], placed["day"])
-                losses = ctc_losses(logits, placed["frames"], placed["labels"], placed["counts"])
+                logits = model(tensors["features"], tensors["day"])
+                losses = ctc_losses(logits, tensors["frames"], tensors["labels"], tensors["counts"])
                 loss = losses.sum() / device.scalar(len(losses))
             device.backward(loss)
         values += [loss.detach(), device.clip(model, 10.0).detach()]
@@ -545,12 +545,12 @@ def check_steps(device: "Device") -> str:
     if min(norms) < VANISHED:
         raise KitError(f"the gradient norm was {min(norms):.3g}; nothing trains")
     watch = GrowthWatch(len(memory) - 2)
-    grown = max(watch.growth(4 * number, size) for number, size in enumerate(memory[1:], 1))
-    before, after = (f"{size / 1e6:,.0f} MB" for size in (memory[0], memory[-1]))
-    if grown:
-        raise KitError(f"memory grows by {grown / 1e6:.3g} MB a step, steadily; {before} before, {after} after")
+    growth = max(watch.growth(4 * number, size) for number, size in enumerate(memory[1:], 1))
+    initial, final = (f"{size / 1e6:,.0f} MB" for size in (memory[0], memory[-1]))
+    if growth:
+        raise KitError(f"memory grows by {growth / 1e6:.3g} MB a step, steadily; {initial} before, {final} after")
     return (f"{steps} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} products; "
-            f"loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {before} before, {after} after")
+            f"loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {initial} before, {final} after")
 
 # %% ../nbs/doctor.ipynb #6dbadd89
 _MARK = "b2t: "  # libraries write to the same stream
@@ -562,26 +562,26 @@ def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
 
     from b2t_kit.devices.select import open_device
 
-    opened: list[Device] = []
+    devices: list[Device] = []
 
     def open_it() -> str:
-        opened.append(open_device(name))
-        idle = torch.cuda.device_count() - opened[0].world if opened[0].kind == "cuda" else 0
-        return opened[0].label + f"; {idle} more GPUs idle" * (idle > 0)
+        devices.append(open_device(name))
+        idle = torch.cuda.device_count() - devices[0].world if devices[0].kind == "cuda" else 0
+        return devices[0].label + f"; {idle} more GPUs idle" * (idle > 0)
 
-    parts = {"device": open_it, "decoder": lambda: check_decoder(opened[0]), "steps": lambda: check_steps(opened[0])}
+    parts = {"device": open_it, "decoder": lambda: check_decoder(devices[0]), "steps": lambda: check_steps(devices[0])}
     for title, part in parts.items():
         print(_MARK + json.dumps({"begin": title}), flush=True)
         try:
             remark = Remark(title, "ok", part())
         except Exception as error:  # runtimes raise what they like, and the reader wants a line
-            first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+            message = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
             kind = "" if isinstance(error, KitError) else f"{type(error).__name__}: "
-            remark = Remark(title, "problem", kind + first[:300])
+            remark = Remark(title, "problem", kind + message[:300])
         print(_MARK + json.dumps(asdict(remark)), flush=True)
-        if not opened:
+        if not devices:
             return
-    opened[0].close()
+    devices[0].close()
 
 # %% ../nbs/doctor.ipynb #07998272
 def check_device(
@@ -592,21 +592,21 @@ def check_device(
     "Test a device in a process of its own; one that dies, or waits for ever, is a problem."
     problem = ""
     try:
-        done = subprocess.run(command or [sys.executable, "-m", "b2t_kit.doctor", name], stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=patience)
-        output, status = done.stdout, done.returncode
+        process = subprocess.run(command or [sys.executable, "-m", "b2t_kit.doctor", name], stdin=subprocess.DEVNULL,
+                                 capture_output=True, timeout=patience)
+        output, status = process.stdout, process.returncode
         if status:
-            last = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            problem = f"ended with {how}: {last[-1][:300] if last else 'no message'}"
+            messages = [line.strip() for line in process.stderr.decode(errors="replace").splitlines() if line.strip()]
+            cause = f"signal {-status}" if status < 0 else f"status {status}"
+            problem = f"ended with {cause}: {messages[-1][:300] if messages else 'no message'}"
     except subprocess.TimeoutExpired as error:
         output = error.stdout or b""
         problem = (f"no answer within {patience:.0f} s; another process may hold the device: end it, or restart the "
                    "session")
     lines = output.decode(errors="replace").splitlines()
-    found = [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
-    remarks = [Remark(**one) for one in found if "state" in one]
-    part = next((one["begin"] for one in reversed(found) if "begin" in one), "device")
+    records = [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
+    remarks = [Remark(**record) for record in records if "state" in record]
+    part = next((record["begin"] for record in reversed(records) if "begin" in record), "device")
     return remarks + [Remark(part, "problem", problem)] * bool(problem)
 
 # %% ../nbs/doctor.ipynb #8e504631
@@ -629,12 +629,12 @@ def without_private(text: str, sentences: Set[str] = frozenset()) -> str:
     from b2t_kit.text.phonemes import normalise
 
     names = {Path.home().name, platform.node(), os.environ.get("USER", "")} - {"", "root", "localhost"}
-    own = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+    private = re.compile("|".join(map(re.escape, names)) or r"(?!)")
     lines = []
     for line in text.splitlines():
-        said = normalise(line)
-        line = "... (a line with a sentence)" if any(sentence in said for sentence in sentences) else line
-        lines.append(own.sub("...", _PRIVATE.sub("...", line[:4000])))
+        words = normalise(line)
+        line = "... (a line with a sentence)" if any(sentence in words for sentence in sentences) else line
+        lines.append(private.sub("...", _PRIVATE.sub("...", line[:4000])))
     return "\n".join(lines) + "\n"
 
 # %% ../nbs/doctor.ipynb #b9b819f0
@@ -658,8 +658,8 @@ def bundle_run(
     from b2t_kit.devices.torch import tpu_chips
 
     run = Path(run)
-    begun = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
-    if not ((run / "config.json").is_file() and begun) and not (run / "seeds.json").is_file():
+    has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
+    if not ((run / "config.json").is_file() and has_records) and not (run / "seeds.json").is_file():
         raise KitError(f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints")
     target = run.resolve().parent if out is None else Path(out)
     target = target / f"{run.resolve().name}-report.zip" if target.is_dir() else target
@@ -672,15 +672,15 @@ def bundle_run(
     texts, sentences, left_out = {"machine.json": without_private(json.dumps(machine, indent=1))}, _sentences(run), []
     for path in (path for pattern in BUNDLED
                  for path in islice(sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")]), _MOST_FILES)):
-        place = path.relative_to(run).as_posix()
+        name = path.relative_to(run).as_posix()
         try:
-            if path.resolve() != run.resolve() / place:
-                raise KitError(f"{place}: is a link")
+            if path.resolve() != run.resolve() / name:
+                raise KitError(f"{name}: is a link")
             with open(regular_file(path), "rb") as file:
                 file.seek(max(0, path.stat().st_size - _MOST_BYTES))
                 data = file.read(_MOST_BYTES)
-            encoding_of(data[:2**16] or b" ", place)
-            texts[re.sub(r"[^\w./-]", "_", place)] = without_private(data.decode("utf-8", "replace"), sentences)
+            encoding_of(data[:2**16] or b" ", name)
+            texts[re.sub(r"[^\w./-]", "_", name)] = without_private(data.decode("utf-8", "replace"), sentences)
         except (OSError, KitError) as error:
             left_out.append(str(error))
     texts["README.txt"] = "\n".join([
@@ -690,8 +690,8 @@ def bundle_run(
         *(left_out or ["nothing that was looked for"]), ""])
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for place, text in sorted(texts.items()):
-            archive.writestr(place, text.encode("utf-8", "replace"))
+        for name, text in sorted(texts.items()):
+            archive.writestr(name, text.encode("utf-8", "replace"))
     return write_atomically(target, content.getvalue())
 
 # %% ../nbs/doctor.ipynb #6c53a665

@@ -37,9 +37,9 @@ from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratc
 def kernels_folder() -> Path:
     "Return the folder of kernels, in the checkout or in the installed package; `KitError` if neither has any."
     package = Path(b2t_kit.__file__).parent
-    for place in (package.parent / "kaggle", package / "kernels"):
-        if any(place.glob("b2t-*/kernel-metadata.json")):
-            return place
+    for folder in (package.parent / "kaggle", package / "kernels"):
+        if any(folder.glob("b2t-*/kernel-metadata.json")):
+            return folder
     raise KitError(f"{package}: the installed package has no kernels; install b2t_kit again")
 
 # %% ../nbs/kaggle.ipynb #6594821f
@@ -58,11 +58,11 @@ NOBODY = "YOUR_KAGGLE_NAME"  # placeholder if no account was given
 # %% ../nbs/kaggle.ipynb #a8d38043
 def check_kaggle_name(name: str) -> str:
     "Return an address such as ada/b2t-kit-wheel; `KitError` if Kaggle would not accept it."
-    user, _, own = name.partition("/")
+    user, _, dataset = name.partition("/")
     if user != NOBODY and not re.fullmatch("[a-z0-9][a-z0-9_-]{1,49}", user):
         raise KitError(f"user '{user}': is not a Kaggle account name; give the last part of your profile's address, "
                        "in lower case, without @ or https")
-    if slug(own) != own or not 6 <= len(own) <= 50:
+    if slug(dataset) != dataset or not 6 <= len(dataset) <= 50:
         raise KitError(f"dataset '{name}': should be user/name, where name has 6 to 50 lower-case letters, "
                        "digits and single hyphens")
     return name
@@ -72,14 +72,14 @@ def package_files() -> dict[str, bytes]:
     "Return the files of the package and its kernels, by their path in a wheel."
     package = Path(b2t_kit.__file__).parent
     roots = {"b2t_kit": package, "b2t_kit/kernels": kernels_folder()}
-    found = {}
+    contents = {}
     for name, root in roots.items():
         for path in sorted(root.rglob("*")):
-            inside = path.relative_to(root)
-            private = any(part.startswith((".", "__pycache__")) for part in inside.parts)
+            entry = path.relative_to(root)
+            private = any(part.startswith((".", "__pycache__")) for part in entry.parts)
             if path.is_file() and not private and path.suffix not in (".pyc", ".pyo"):
-                found[f"{name}/{inside.as_posix()}"] = path.read_bytes()
-    return found
+                contents[f"{name}/{entry.as_posix()}"] = path.read_bytes()
+    return contents
 
 # %% ../nbs/kaggle.ipynb #a2826596
 WHEEL = b"Wheel-Version: 1.0\nGenerator: b2t_kit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -88,14 +88,14 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: b2t_kit\nRoot-Is-Purelib: true\nTag: py
 def installed_notes() -> dict[str, bytes]:
     "Return the metadata files of the installed kit; `KitError` if it is not installed or has another version."
     try:
-        noted = distribution("b2t_kit")
+        package = distribution("b2t_kit")
     except PackageNotFoundError as error:
         raise KitError("b2t_kit is not installed, so its requirements are unknown; install it with pip") from error
-    if noted.version != b2t_kit.__version__:
-        raise KitError(f"b2t_kit {b2t_kit.__version__} is in use, but {noted.version} is installed; install it again")
+    if package.version != b2t_kit.__version__:
+        raise KitError(f"b2t_kit {b2t_kit.__version__} is in use, but {package.version} is installed; install it again")
     texts = {
-        "METADATA": noted.read_text("METADATA") or noted.read_text("PKG-INFO"),
-        "entry_points.txt": noted.read_text("entry_points.txt"),
+        "METADATA": package.read_text("METADATA") or package.read_text("PKG-INFO"),
+        "entry_points.txt": package.read_text("entry_points.txt"),
         "top_level.txt": "b2t_kit\n",
     }
     return {"WHEEL": WHEEL} | {name: text.encode() for name, text in texts.items() if text}
@@ -113,14 +113,14 @@ def write_wheel(
     inner, record = f"{name}-{version}.dist-info", ""
     path = Path(folder) / f"{name}-{version}-{tag}.whl"
     files = files | {f"{inner}/{part}": text for part, text in notes.items()}
-    for inside, content in files.items():
+    for entry, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        record += f"{inside},sha256={digest},{len(content)}\n"
-    with zipfile.ZipFile(path, "w") as packed:
-        for inside, content in {**files, f"{inner}/RECORD": f"{record}{inner}/RECORD,,\n".encode()}.items():
-            about = zipfile.ZipInfo(inside, (2020, 1, 1, 0, 0, 0))
-            about.external_attr = 0o644 << 16
-            packed.writestr(about, content, zipfile.ZIP_DEFLATED)
+        record += f"{entry},sha256={digest},{len(content)}\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for entry, content in {**files, f"{inner}/RECORD": f"{record}{inner}/RECORD,,\n".encode()}.items():
+            info = zipfile.ZipInfo(entry, (2020, 1, 1, 0, 0, 0))
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
     return path
 
 # %% ../nbs/kaggle.ipynb #2744ad52
@@ -140,17 +140,17 @@ def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
                *(f"--platform={one}" for one in IMAGE_PLATFORMS)]
     # The caller's constraints belong to the caller's environment.
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
-    with tempfile.TemporaryDirectory() as aside:
+    with tempfile.TemporaryDirectory() as temporary:
         about = {"METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {IMAGE_TORCH}\n".encode(), "WHEEL": WHEEL}
-        torch = write_wheel(aside, "torch", IMAGE_TORCH, about, {})
-        found = Path(aside) / "found"
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={found}", str(wheel), str(torch)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
-            raise KitError(f"the wheels for Kaggle could not be downloaded ({said[-1].strip()}); build where pip works")
-        names = {path.name for path in found.iterdir()} - {torch.name, wheel.name}
-        return [Path(shutil.move(found / name, Path(folder) / name)) for name in sorted(names)]
+        torch = write_wheel(temporary, "torch", IMAGE_TORCH, about, {})
+        downloads = Path(temporary) / "found"
+        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={downloads}", str(wheel), str(torch)]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if process.returncode:
+            log = [line for line in process.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
+            raise KitError(f"the wheels for Kaggle could not be downloaded ({log[-1].strip()}); build where pip works")
+        names = {path.name for path in downloads.iterdir()} - {torch.name, wheel.name}
+        return [Path(shutil.move(downloads / name, Path(folder) / name)) for name in sorted(names)]
 
 # %% ../nbs/kaggle.ipynb #0544e43a
 def kernel_settings(
@@ -208,13 +208,13 @@ def build_kernel(
         if cell["cell_type"] == "code":  # saved outputs would only enlarge the upload, and Kaggle replaces them
             cell["outputs"], cell["execution_count"] = [], None
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    with atomic_folder(out) as aside:
-        save_json(aside / "kernel/kernel-metadata.json", settings)
-        save_json(aside / "wheel/dataset-metadata.json", about)
-        write_atomically(aside / "kernel" / settings["code_file"], text)
-        wheel = build_wheel(aside / "wheel")
+    with atomic_folder(out) as folder:
+        save_json(folder / "kernel/kernel-metadata.json", settings)
+        save_json(folder / "wheel/dataset-metadata.json", about)
+        write_atomically(folder / "kernel" / settings["code_file"], text)
+        wheel = build_wheel(folder / "wheel")
         if not internet:
-            download_wheels(aside / "wheel", wheel)
+            download_wheels(folder / "wheel", wheel)
     return BuiltKernel(Path(out), settings["id"], dataset)
 
 # %% ../nbs/kaggle.ipynb #0507b923
@@ -225,8 +225,8 @@ def must_rehearse(
     "Return whether to rehearse; `KitError` if something is missing and a rehearsal is not allowed."
     pushed = os.environ.get("KAGGLE_KERNEL_RUN_TYPE") == "Batch"
     if missing and (rehearse is False or rehearse is None and pushed):
-        lacking = " and no ".join(missing)
-        raise KitError(f"this session has no {lacking}; attach what is missing, or set rehearse = True")
+        names = " and no ".join(missing)
+        raise KitError(f"this session has no {names}; attach what is missing, or set rehearse = True")
     return bool(rehearse or missing)
 
 # %% ../nbs/kaggle.ipynb #f04aae1f
@@ -289,8 +289,8 @@ class Stages:
     def left_for(self, name: str) -> float:  # hours, above 0
         "Return the hours that a stage may take now: its share, less the overrun of earlier stages."
         names = list(self.hours)
-        over = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
-        return max(self.hours[name] - over, 0.01)
+        overrun = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
+        return max(self.hours[name] - overrun, 0.01)
 
     def __repr__(self) -> str:
         rows = {name: (hours, self.disk.get(name, 0.0)) for name, hours in self.hours.items()}
@@ -308,11 +308,11 @@ def find_run(
     roots = platform().input_folders[:1] if roots is None else roots
     runs = {run for root in roots for run in Path(root).rglob(name)
             if (REHEARSAL in run.relative_to(root).parts) == rehearsal}
-    begun = {run: steps[-1] for run in sorted(runs) if (steps := checkpoint_steps(run))}
-    found = max(begun, key=begun.__getitem__, default=None)
-    if found and not (found / "config.json").is_file():
-        raise KitError(f"{found}: has checkpoints, but its config.json is missing or no file; attach the output again")
-    return found
+    progress = {run: steps[-1] for run in sorted(runs) if (steps := checkpoint_steps(run))}
+    best = max(progress, key=progress.__getitem__, default=None)
+    if best and not (best / "config.json").is_file():
+        raise KitError(f"{best}: has checkpoints, but its config.json is missing or no file; attach the output again")
+    return best
 
 # %% ../nbs/kaggle.ipynb #51a25b96
 def bring_run(
@@ -336,8 +336,8 @@ def bring_run(
         except OSError as error:
             raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error
 
-    with atomic_folder(run) as aside:
-        copied(earlier, aside, () if scratch is None else ("checkpoints", ROLLING))
+    with atomic_folder(run) as folder:
+        copied(earlier, folder, () if scratch is None else ("checkpoints", ROLLING))
         if scratch is not None:
-            copied(earlier / "checkpoints", use_scratch(aside, scratch))
+            copied(earlier / "checkpoints", use_scratch(folder, scratch))
     return earlier

@@ -6,7 +6,7 @@
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
            'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing', 'quantisation',
            'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights', 'rescored', 'tabulate',
-           'word_errors', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'save_weights', 'load_weights',
+           'word_errors', 'surface_of', 'best_weights', 'TuningResult', 'tune_weights', 'save_weights', 'load_weights',
            'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../nbs/llm.ipynb #b78d1fcb
@@ -28,7 +28,8 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash, followed
+from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash
+from .core import track_progress
 from .core import from_dict, load_json, new_folders, read_text, regular_file, save_json, stored_key
 from .decode.files import DecodedTrial, marks_of, read_nbest, with_choices
 from .decode.files import with_confidences, write_nbest
@@ -71,26 +72,26 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> tuple[int, ...
 # %% ../nbs/llm.ipynb #328e042e
 def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dict[str, int]:
     "Return the endings that add one token to a word, and change none of the word's."
-    found: dict[str, int] = {}
+    endings: dict[str, int] = {}
     for end in ends:
-        word, whole = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
-        if whole[:-1] == word and whole[-1] not in found.values():
-            found[end] = whole[-1]
-    return found
+        word, tokens = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
+        if tokens[:-1] == word and tokens[-1] not in endings.values():
+            endings[end] = tokens[-1]
+    return endings
 
 # %% ../nbs/llm.ipynb #bb3e76ca
 def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
     "Return the writings to choose from; raise `KitError` if no text has a beginning or an end."
-    known = tokenizer.get_vocab()
-    markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in known]
+    names = tokenizer.get_vocab()
+    markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in names]
     ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
         starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
-    found = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
-    if not found or not ends:
+    writings = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
+    if not writings or not ends:
         raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
                        "the end could not be scored")
-    return found
+    return writings
 
 # %% ../nbs/llm.ipynb #e1810f75
 class Tree(NamedTuple):
@@ -119,10 +120,10 @@ def tree_of(sequences: Sequence[Sequence[int]], given: int = 0) -> Tree:
             node = nodes.setdefault((node, token), len(nodes))
         leaves.append(node)
     parents, tokens = np.array(list(nodes), np.int64).T
-    parents[0], seen = 0, np.eye(len(nodes), dtype=bool)
+    parents[0], visible = 0, np.eye(len(nodes), dtype=bool)
     for node in range(1, len(nodes)):
-        seen[node] |= seen[parents[node]]
-    return Tree(tokens, parents, seen, np.array(leaves, np.int64), given)
+        visible[node] |= visible[parents[node]]
+    return Tree(tokens, parents, visible, np.array(leaves, np.int64), given)
 
 # %% ../nbs/llm.ipynb #bb8aea74
 def node_scores(
@@ -134,9 +135,9 @@ def node_scores(
     "Return ln P of the token of each node, given its ancestors."
     batch, nodes, vocabulary = logits.shape
     sums = torch.logsumexp(logits.float(), dim=-1)  # (B, N)
-    own = logits.reshape(batch, nodes * vocabulary).gather(1, parents * vocabulary + tokens.clamp(min=0))
-    ended = torch.logsumexp(logits[:, :, list(ends)].float(), dim=-1)  # (B, N)
-    return torch.where(tokens == SENTENCE_END, ended.gather(1, parents), own.float()) - sums.gather(1, parents)
+    logit = logits.reshape(batch, nodes * vocabulary).gather(1, parents * vocabulary + tokens.clamp(min=0))
+    end_sums = torch.logsumexp(logits[:, :, list(ends)].float(), dim=-1)  # (B, N)
+    return torch.where(tokens == SENTENCE_END, end_sums.gather(1, parents), logit.float()) - sums.gather(1, parents)
 
 # %% ../nbs/llm.ipynb #554e3dce
 def batches_of(
@@ -144,13 +145,13 @@ def batches_of(
     budget: int,  # largest number of nodes in a batch, including padding
 ) -> list[tuple[list[int], int]]:  # indices of trees and their padded length
     "Return batches of trees of similar size, the largest first."
-    order, found = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
+    order, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
     while order:
         nodes = -(-sizes[order[0]] // 8) * 8
         rows = max(budget // nodes, 1)
-        found.append((order[:rows], nodes))
+        batches.append((order[:rows], nodes))
         order = order[rows:]
-    return found
+    return batches
 
 # %% ../nbs/llm.ipynb #8473beae
 VALUES = 2**28  # logits at a time: 1 GiB as float32
@@ -193,28 +194,28 @@ class CausalScorer:
 
     def tokens(self, sentence: str) -> tuple[int, ...]:
         "Return the tokens of a sentence as the model sees them, and `SENTENCE_END`."
-        own = self._within(token_ids(self.tokenizer, self.writing(sentence)))
-        return *self.start, *own, SENTENCE_END
+        words = self._within(token_ids(self.tokenizer, self.writing(sentence)))
+        return *self.start, *words, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
         parts = {name: np.zeros((len(trees), nodes), dtype=np.int64) for name in ("tokens", "parents", "depths")}
-        seen = np.zeros((len(trees), nodes, nodes), dtype=bool)
-        seen[:, :, 0] = True  # padding must attend to something
+        visible = np.zeros((len(trees), nodes, nodes), dtype=bool)
+        visible[:, :, 0] = True  # padding must attend to something
         for row, tree in enumerate(trees):
             size = len(tree.tokens)
             parts["tokens"][row, :size], parts["parents"][row, :size] = tree.tokens, tree.parents
-            parts["depths"][row, :size], seen[row, :size, :size] = tree.seen.sum(axis=1) - 1, tree.seen
-        mask = torch.where(torch.tensor(seen)[:, None], 0.0, -1e9)  # (B, 1, N, N)
+            parts["depths"][row, :size], visible[row, :size, :size] = tree.seen.sum(axis=1) - 1, tree.seen
+        mask = torch.where(torch.tensor(visible)[:, None], 0.0, -1e9)  # (B, 1, N, N)
         return {name: torch.tensor(part) for name, part in parts.items()} | {"mask": mask}
 
     @torch.no_grad()
     def _scores(self, trees: list[Tree], nodes: int) -> np.ndarray:  # (B, N)
-        placed = to_device(self._tensors(trees, nodes), self.model.device)
-        mask = placed["mask"].to(self.dtype).clamp(min=torch.finfo(self.dtype).min)
-        logits = self.model(input_ids=placed["tokens"].clamp(min=0), attention_mask=mask,
-                            position_ids=placed["depths"], use_cache=False).logits
-        self.nodes += placed["tokens"].numel()
-        return node_scores(logits, placed["tokens"], placed["parents"], self.ends).cpu().numpy()
+        tensors = to_device(self._tensors(trees, nodes), self.model.device)
+        mask = tensors["mask"].to(self.dtype).clamp(min=torch.finfo(self.dtype).min)
+        logits = self.model(input_ids=tensors["tokens"].clamp(min=0), attention_mask=mask,
+                            position_ids=tensors["depths"], use_cache=False).logits
+        self.nodes += tensors["tokens"].numel()
+        return node_scores(logits, tensors["tokens"], tensors["parents"], self.ends).cpu().numpy()
 
     def score_lists(
         self,
@@ -222,14 +223,14 @@ class CausalScorer:
     ) -> list[np.ndarray]:  # per trial (sentences,) float64 ln P(sentence)
         "Return the scores of lists of sentences, each list as one tree, or several where one is too large."
         parts, trees = list[list[str]](), list[Tree]()
-        waiting = [sorted({one for one in sentences if one not in self.known}) for sentences in reversed(lists)]
-        while waiting:
-            if not (part := waiting.pop()):
+        pending = [sorted({one for one in sentences if one not in self.known}) for sentences in reversed(lists)]
+        while pending:
+            if not (part := pending.pop()):
                 continue
             tree = tree_of([self.tokens(sentence) for sentence in part], len(self.start) - 1)
             if len(tree.tokens) > self.budget and len(part) > 1:
                 half = len(part) // 2  # sorted: neighbours share long prefixes
-                waiting += [part[half:], part[:half]]
+                pending += [part[half:], part[:half]]
             else:
                 parts.append(part)
                 trees.append(tree)
@@ -253,13 +254,13 @@ def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
 # %% ../nbs/llm.ipynb #d437114f
 def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
     "Choose how a model is given sentences: the writing of the least perplexity; return all, best first."
-    found, writings = [], writings_of(scorer.tokenizer)
-    for writing in followed(writings, len(writings), "choosing how sentences are written", "way"):
+    ranking, writings = [], writings_of(scorer.tokenizer)
+    for writing in track_progress(writings, len(writings), "choosing how sentences are written", "way"):
         scorer.write(writing)
-        found.append((word_perplexity(scorer, sentences), writing))
-    found.sort(key=lambda one: one[0])
-    scorer.write(found[0][1])
-    return found
+        ranking.append((word_perplexity(scorer, sentences), writing))
+    ranking.sort(key=lambda pair: pair[0])
+    scorer.write(ranking[0][1])
+    return ranking
 
 # %% ../nbs/llm.ipynb #5e4f043f
 def _transformers_library() -> ModuleType:
@@ -334,9 +335,9 @@ def load_scorer(
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
         reason = " ".join(str(error).split())[:400]
         raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
-    if lacking := sorted(loading["missing_keys"]):  # to which the library gives random numbers
-        raise KitError(f"{folder}: the weights lack {len(lacking)} tensors that config.json asks for, such as "
-                       f"{lacking[0]}; fetch the model again")
+    if missing := sorted(loading["missing_keys"]):  # to which the library gives random numbers
+        raise KitError(f"{folder}: the weights lack {len(missing)} tensors that config.json asks for, such as "
+                       f"{missing[0]}; fetch the model again")
     model = model.eval() if bits or device is None else model.eval().to(device.torch_device)
     scorer = CausalScorer(model, tokenizer, str(folder), writing)
     if writing is None:  # on forty sentences that no simulated validation or test set contains
@@ -349,12 +350,12 @@ def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float
     "Return the writing and the scores that a file keeps of a model, if any; raise `KitError` if it is damaged."
     if not os.path.lexists(path):
         return None, {}
-    found = load_json(path)
-    if not isinstance(found, dict) or found.pop("check", None) != content_hash(found):
+    record = load_json(path)
+    if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
         raise KitError(f"{path}: is not a file of scores, or is damaged; remove it or choose another name")
-    if found.get("model") != model:
+    if record.get("model") != model:
         return None, {}
-    return from_dict(Writing, found["writing"]), found["scores"]
+    return from_dict(Writing, record["writing"]), record["scores"]
 
 # %% ../nbs/llm.ipynb #5bff3598
 def kept_scores(
@@ -366,7 +367,7 @@ def kept_scores(
     at_once: int = 32,  # lists scored between two looks at the clock
 ) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
     "Return the scores of lists; the file keeps them and those known before."
-    found, written, count = list[np.ndarray](), time.monotonic(), len(scorer.known)
+    scores, last_write, count = list[np.ndarray](), time.monotonic(), len(scorer.known)
 
     def write() -> None:
         record = {"model": model, "writing": asdict(scorer.writing), "scores": scorer.known}
@@ -374,15 +375,15 @@ def kept_scores(
 
     starts = range(0, len(lists), at_once)
     try:
-        for start in followed(starts, len(lists), "scoring sentences", "list", lambda start: start):
-            found += scorer.score_lists(lists[start : start + at_once])
-            if time.monotonic() - written > every:
+        for start in track_progress(starts, len(lists), "scoring sentences", "list", lambda start: start):
+            scores += scorer.score_lists(lists[start : start + at_once])
+            if time.monotonic() - last_write > every:
                 write()
-                written = time.monotonic()
+                last_write = time.monotonic()
     finally:
         if len(scorer.known) > count:
             write()
-    return found
+    return scores
 
 # %% ../nbs/llm.ipynb #d4a39d0c
 @dataclass(frozen=True)
@@ -427,12 +428,12 @@ def tabulate(
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
         if trial.truth is None:
             raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on train or val")
-        said = normalise(trial.truth).split()
-        errors = [edit_distance(said, normalise(one.sentence).split()) for one in trial.hypotheses]
-        found = [(one.acoustic, one.language, score, one.num_words, wrong)
-                 for one, score, wrong in zip(trial.hypotheses, scores, errors, strict=True)]
-        found = found or [(0, 0, 0, 0, len(said))]  # no sentence was found
-        table[:, row, : len(found)] = np.transpose(found)
+        words = normalise(trial.truth).split()
+        errors = [edit_distance(words, normalise(hypothesis.sentence).split()) for hypothesis in trial.hypotheses]
+        entries = [(hypothesis.acoustic, hypothesis.language, score, hypothesis.num_words, num_errors)
+                   for hypothesis, score, num_errors in zip(trial.hypotheses, scores, errors, strict=True)]
+        entries = entries or [(0, 0, 0, 0, len(words))]  # no sentence was found
+        table[:, row, : len(entries)] = np.transpose(entries)
     return table
 
 # %% ../nbs/llm.ipynb #ce1be1e7
@@ -453,7 +454,7 @@ GRID: _Grid = {
 def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
-    combinations = followed(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
+    combinations = track_progress(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
     errors = [word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations]
     return np.array(errors).reshape(shape)
 
@@ -463,16 +464,16 @@ def best_weights(table: np.ndarray) -> RescoreWeights:
     grid = GRID
     for last in (False, True):
         surface = surface_of(table, grid)
-        places = np.argwhere(surface == surface.min())
-        best = places[np.abs(places - np.median(places, axis=0)).sum(axis=1).argmin()]
+        candidates = np.argwhere(surface == surface.min())
+        best = candidates[np.abs(candidates - np.median(candidates, axis=0)).sum(axis=1).argmin()]
         if not last:  # seven values around the best of each weight, up to its neighbours
-            grid = {name: np.linspace(values[max(at - 1, 0)], values[min(at + 1, len(values) - 1)], 7)
-                    for (name, values), at in zip(grid.items(), best)}
-    return RescoreWeights(*(float(values[at]) for values, at in zip(grid.values(), best)))
+            grid = {name: np.linspace(values[max(index - 1, 0)], values[min(index + 1, len(values) - 1)], 7)
+                    for (name, values), index in zip(grid.items(), best)}
+    return RescoreWeights(*(float(values[index]) for values, index in zip(grid.values(), best)))
 
 # %% ../nbs/llm.ipynb #e5ba1314
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class TuningResult:
     "Tuned weights and their word error rates."
     weights: RescoreWeights
     before: Rate  # best sentences of the search
@@ -490,7 +491,7 @@ class Tuned:
 def tune_weights(
     trials: Sequence[DecodedTrial],  # with true sentences
     llm: Sequence[np.ndarray],  # scores of the sentences of each
-) -> Tuned:
+) -> TuningResult:
     "Return the best weights, and their error rate on days they were not tuned on."
     table, sessions = tabulate(trials, llm), [trial.session for trial in trials]
     lengths = np.array([len(normalise(str(trial.truth)).split()) for trial in trials])
@@ -500,17 +501,17 @@ def tune_weights(
 
     weights, half, held_out = best_weights(table), halves(sessions), np.zeros(len(trials))
     for side in (0, 1):
-        here, there = half == side, half != side
-        if here.any() and there.any():
-            held_out[here] = word_errors(table[:, here], best_weights(table[:, there]))
-    return Tuned(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
-                 rate(table[4].min(axis=1), None))
+        test, tuning = half == side, half != side
+        if test.any() and tuning.any():
+            held_out[test] = word_errors(table[:, test], best_weights(table[:, tuning]))
+    return TuningResult(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
+                        rate(table[4].min(axis=1), None))
 
 # %% ../nbs/llm.ipynb #a1eaab33
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
 
 # %% ../nbs/llm.ipynb #5030fe05
-def _made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
+def _search_origin(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
     "Return the origin of lists, whatever their trials: the network, and the search without its pruning."
     key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
@@ -520,7 +521,7 @@ def _made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None 
     return None
 
 # %% ../nbs/llm.ipynb #53b404bb
-def save_weights(path: str | Path, tuned: Tuned, llm: str = "", lists: dict[str, Any] | None = None,
+def save_weights(path: str | Path, tuned: TuningResult, llm: str = "", lists: dict[str, Any] | None = None,
                  chose: Iterable[str] = ()) -> Path:
     "Write weights, their error rates, the model and lists that they are for, and the trials that chose them."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
@@ -530,11 +531,11 @@ def save_weights(path: str | Path, tuned: Tuned, llm: str = "", lists: dict[str,
 # %% ../nbs/llm.ipynb #5f08c02b
 def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
     "Return the weights of a file and their lists of tuning; raise `KitError` naming the file and the fault."
-    found = load_json(path)
+    record = load_json(path)
     try:
-        if not isinstance(found["chose"], list):
+        if not isinstance(record["chose"], list):
             raise TypeError("chose should be a list of trials")
-        return from_dict(RescoreWeights, found["weights"]), found
+        return from_dict(RescoreWeights, record["weights"]), record
     except (KitError, KeyError, TypeError) as error:
         raise KitError(f"{path}: has no weights for rescoring ({error}); tune again") from error
 
@@ -547,16 +548,16 @@ def _misfit(path: str | Path, record: dict[str, Any], llm: str, lists: dict[str,
     tuned = record.get("lists")
     if lists is None or tuned is None:
         return "nobody has checked whether the weights fit these lists: there is no record of the search that made them"
-    if others := differing(lists, tuned):
-        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(others)}); tune again on lists like "
+    if parts := differing(lists, tuned):
+        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(parts)}); tune again on lists like "
                        "these")
     return None
 
 # %% ../nbs/llm.ipynb #62780829
 def weaker_warning(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> str | None:
     "Return a warning if the large model predicts the true sentences in the lists worse than the n-gram did."
-    said = [normalise(trial.truth or "", True) for trial in trials]
-    rows = [(float(score), one.language, len(true.split())) for trial, scores, true in zip(trials, llm, said) if true
+    truths = [normalise(trial.truth or "", True) for trial in trials]
+    rows = [(float(score), one.language, len(true.split())) for trial, scores, true in zip(trials, llm, truths) if true
             for score, one in zip(scores, trial.hypotheses) if one.sentence == true]
     large, ngram, words = (sum(column) for column in zip(*rows)) if rows else (0.0, 0.0, 0)
     if large >= ngram:
@@ -573,7 +574,7 @@ class Rescoring:
     trials: list[DecodedTrial]
     before: Rate | None  # first choices of the lists that were read; None if no true sentence is known
     after: Rate | None  # first choices now
-    tuned: Tuned | None  # None for weights that were given
+    tuned: TuningResult | None  # None for weights that were given
     warning: str | None  # why the word error rate may be too low, or the large model useless
     marks: tuple[tuple[Choice, ...], ...] = ((), ())  # what was chosen on these trials: before, and now
 
@@ -603,31 +604,31 @@ def rescore(
         raise KitError(f"{out}: would replace the lists that are read; give another name")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    given = load_weights(weights) if weights else None
-    trials, made_of, doubt, tuned = list(read_nbest(nbest)), _made_by(nbest), None, None
+    loaded = load_weights(weights) if weights else None
+    trials, origin, misfit, tuned = list(read_nbest(nbest)), _search_origin(nbest), None, None
     with new_folders(out.parent), open_device(device) as opened:
-        large, kept = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
-        if weights and given:
-            doubt = _misfit(weights, given[1], large, made_of)
-        key = f"{large} {opened.precision.dtype}"
-        writing, known = read_scores(kept, key)
+        llm_key, scores_path = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
+        if weights and loaded:
+            misfit = _misfit(weights, loaded[1], llm_key, origin)
+        key = f"{llm_key} {opened.precision.dtype}"
+        writing, saved_scores = read_scores(scores_path, key)
         scorer = load_scorer(llm, opened, bits, writing)
-        scorer.known.update(known)
-        scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], kept, key)
-        if given:
-            best, chose = given[0], set(map(str, given[1]["chose"]))
+        scorer.known.update(saved_scores)
+        scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], scores_path, key)
+        if loaded:
+            best, chose = loaded[0], set(map(str, loaded[1]["chose"]))
         else:
             tuned = tune_weights(trials, scores)
             best, chose = tuned.weights, {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
-            save_weights(out.with_suffix(".weights.json"), tuned, large, made_of, chose)
-        made = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
-        write_nbest(out, made)
-    said = [trial.truth for trial in trials if trial.truth]
-    first, now = (wer(said, [trial.sentence for trial in part if trial.truth]) if said else None
-                  for part in (trials, made))
-    seen = (f"nobody has checked whether the {len(said)} sentences that are scored are in the text that the large "
-            "model was pretrained on; if they are, the error rates are too low") if said else None
-    warnings = filter(None, [seen, weaker_warning(trials, scores), doubt])
+            save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, chose)
+        new_trials = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
+        write_nbest(out, new_trials)
+    truths = [trial.truth for trial in trials if trial.truth]
+    old_rate, new_rate = (wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
+                          for part in (trials, new_trials))
+    caution = (f"nobody has checked whether the {len(truths)} sentences that are scored are in the text that the large "
+               "model was pretrained on; if they are, the error rates are too low") if truths else None
+    warnings = filter(None, [caution, weaker_warning(trials, scores), misfit])
     earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
-    marks = marks_of(trials), marks_of(made, tuned.held_out.rate if tuned and not earlier else None)
-    return Rescoring(out, made, first, now, tuned, warning="; ".join(warnings) or None, marks=marks)
+    marks = marks_of(trials), marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None)
+    return Rescoring(out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks)

@@ -36,7 +36,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from .core import KitError, check_target, followed, free_memory, parse_json, printable, read_text
+from .core import KitError, check_target, track_progress, free_memory, parse_json, printable, read_text
 from .core import regular_file, remembered_hash, report_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
 from .text.phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, check_word, normalise, normalise_lines
@@ -102,10 +102,10 @@ def step(arrays, state, word):  # (float64 ln of its probability, int64 state af
     inner = node < len(arrays.back)
     if inner and (arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0):
         return ln_p, node
-    after = np.int64(arrays.link[node])
-    if after >= len(arrays.back):
+    context = np.int64(arrays.link[node])
+    if context >= len(arrays.back):
         raise DamagedModel("an n-gram leads to a context outside the model")
-    return ln_p, after
+    return ln_p, context
 
 # %% ../nbs/lm.ipynb #4d426047
 def follow(
@@ -134,10 +134,10 @@ def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) 
 @numba.njit(nogil=True)
 def _walk(arrays, start, states, numbers, end, ln_p):
     states[0] = start[0]
-    for at in range(len(numbers)):
-        ln_p[at] = follow(arrays, states, at & 1, 1 - (at & 1), numbers[at])
-        if numbers[at] == end:
-            states[1 - (at & 1)] = start[0]
+    for index in range(len(numbers)):
+        ln_p[index] = follow(arrays, states, index & 1, 1 - (index & 1), numbers[index])
+        if numbers[index] == end:
+            states[1 - (index & 1)] = start[0]
 
 
 @numba.njit(nogil=True)
@@ -153,7 +153,7 @@ class LanguageModel:
     end = END  # the number of </s>
     kind = ""  # of the file, where there are several of a format
     memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
-    stated = ""  # the hash that the header of a large file claims; empty if the content was read
+    header_hash = ""  # the hash that the header of a large file claims; empty if the content was read
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class LanguageModel:
     @cached_property
     def start(self) -> Any:
         "The state at the beginning of a sentence."
-        with self.blamed():
+        with self.naming_file():
             return step(self.arrays, 0, START)[1]
 
     @property
@@ -204,11 +204,11 @@ class LanguageModel:
     def hash(self) -> str:  # 32 hexadecimal digits
         "A fingerprint of all words and numbers, for the names of caches; raises `KitError` for a damaged file."
         make = partial(fingerprint_of, self.words, self.arrays)
-        if self.stated == "":
+        if self.header_hash == "":
             return make()
-        if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.stated:
+        if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.header_hash:
             raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it again")
-        return self.stated
+        return self.header_hash
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
         "Return the numbers of words."
@@ -221,15 +221,15 @@ class LanguageModel:
     def score_all(self, states: Sequence[int], words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         "Return ln p of each word after each state, and the new states: two arrays (states, words)."
         shape = len(states), len(words)
-        ln_p, after = np.zeros(shape), np.zeros(shape, np.int64)
-        _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, after)
-        return ln_p, after
+        ln_p, new_states = np.zeros(shape), np.zeros(shape, np.int64)
+        _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states)
+        return ln_p, new_states
 
     def word_scores(self, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64, (T,) float64
         "Return the number and ln p of every word and every sentence end of a normalised text."
         numbers = self.numbers([word for sentence in sentences for word in (*sentence.split(), "</s>")])
         ln_p, start = np.zeros(len(numbers)), np.array([self.start])
-        with self.blamed():
+        with self.naming_file():
             _walk(self.arrays, start, np.zeros(2, start.dtype), numbers, self.end, ln_p)
         return numbers, ln_p
 
@@ -239,16 +239,16 @@ class LanguageModel:
 
     def verify(self) -> None:
         "Read the whole model: its fingerprint, every index and every number; raise `KitError` at the first fault."
-        with self.blamed():
+        with self.naming_file():
             if self.hash:  # which raises if the file's header claims another
                 check_arrays(self.arrays, self.counts)
 
-    def listed(self) -> "LanguageModel":
+    def to_arrays(self) -> "LanguageModel":
         "Return the model in the kit's own arrays: this one."
         return self
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def naming_file(self) -> Iterator[None]:
         "Name the model's file in the errors of queries."
         try:
             yield
@@ -278,7 +278,7 @@ BLOCK = 1 << 22  # n-grams or words that are handled at a time
 def chunks(size: int, step: int, what: str = "") -> Iterator[slice]:
     "Yield slices of `step` that cover 0..size; whoever waits is told how much is done, unless `what` is empty."
     starts: Iterable[int] = range(0, size, step)
-    for start in followed(starts, size, what, "n-gram", lambda start: start) if what else starts:
+    for start in track_progress(starts, size, what, "n-gram", lambda start: start) if what else starts:
         yield slice(start, min(start + step, size))
 
 # %% ../nbs/lm.ipynb #110d0a0e
@@ -304,16 +304,16 @@ class Level(NamedTuple):
 def _link_nodes(arrays, parents, begin, link, ln_p):
     for row in range(len(parents)):
         node, parent = begin + row, parents[row]
-        state, lost = np.int64(arrays.link[parent]), 0.0
+        state, backoff = np.int64(arrays.link[parent]), 0.0
         suffix = find(arrays, state, arrays.word[node])
         while suffix == 0:
-            lost += arrays.back[state]
+            backoff += arrays.back[state]
             state = np.int64(arrays.link[state])
             suffix = find(arrays, state, arrays.word[node])
         context = arrays.first[suffix] < arrays.first[suffix + 1] or arrays.back[suffix] != 0
         link[node] = suffix if context else arrays.link[suffix]
         if np.isnan(ln_p[node]):
-            ln_p[node] = arrays.back[parent] + (lost + arrays.ln_p[suffix])
+            ln_p[node] = arrays.back[parent] + (backoff + arrays.ln_p[suffix])
 
 # %% ../nbs/lm.ipynb #71bef9a1
 def compile_arrays(levels: Sequence[Level]) -> Arrays:
@@ -331,13 +331,13 @@ def compile_arrays(levels: Sequence[Level]) -> Arrays:
         link=np.zeros(total, np.uint32),
         back=np.concatenate([root, *(level.back for level in levels[:-1])], dtype=np.float32),
         first=np.cumsum(np.concatenate([[1], *children])).astype(np.uint32))
-    fixed = Arrays(*(array.view() for array in arrays))  # read-only views: the type that `find` is compiled for
-    for array in fixed:
+    views = Arrays(*(array.view() for array in arrays))  # read-only views: the type that `find` is compiled for
+    for array in views:
         array.setflags(write=False)
     for level, start, begin in zip(levels[1:], ends, ends[1:]):
         for part in chunks(len(level.word), BLOCK, "linking n-grams"):
             parents = (level.prefix[part] + start).astype(np.uint32)
-            _link_nodes(fixed, parents, begin + part.start, arrays.link, arrays.ln_p)
+            _link_nodes(views, parents, begin + part.start, arrays.link, arrays.ln_p)
     return arrays
 
 # %% ../nbs/lm.ipynb #287f216c
@@ -368,21 +368,21 @@ def assemble(
                    np.zeros(size, np.float32))
     numbers = tables[0].words[:, 0]
     single.ln_p[numbers], single.back[numbers] = tables[0].ln_p, tables[0].back
-    levels, known = [single], list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
+    levels, level_keys = [single], list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
     for table in tables[1:]:
         keys = table.words[:, 0].astype(np.uint64)
-        for column, below in zip(table.words.T[1:], [*known, None]):
+        for column, below in zip(table.words.T[1:], [*level_keys, None]):
             keys = keys * np.uint64(size) + column
             keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
         order = np.argsort(keys, kind="stable")  # a table's own n-grams come before prefixes of longer ones
         keys = keys[order]
-        fresh = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
-        twice = order[~fresh & ~np.isnan(table.ln_p[order])]
-        if len(twice) and not merge:
-            ngram = " ".join(words[word] for word in table.words[twice[0]])
+        distinct = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+        repeats = order[~distinct & ~np.isnan(table.ln_p[order])]
+        if len(repeats) and not merge:
+            ngram = " ".join(words[word] for word in table.words[repeats[0]])
             raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' is there twice")
-        keys, order = keys[fresh], order[fresh]
-        known.append(keys)
+        keys, order = keys[distinct], order[distinct]
+        level_keys.append(keys)
         levels.append(Level((keys // np.uint64(size)).astype(np.uint32), table.words[order, -1], table.ln_p[order],
                             table.back[order]))
     return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin, path)
@@ -409,10 +409,10 @@ def sentence_scores(
     ln_p = model.word_scores(sentences)[1]
     if hot:
         unchanged = -math.inf, math.inf, 0.0
-        changes = np.array([hot.get(word, unchanged) for one in sentences for word in (*one.split(), "</s>")])
+        changes = np.array([hot.get(word, unchanged) for sentence in sentences for word in (*sentence.split(), "</s>")])
         least, most, boost = changes.reshape(-1, 3).T
         ln_p = np.minimum(np.maximum(ln_p, least), most) + boost
-    rows = np.repeat(np.arange(len(sentences)), [len(one.split()) + 1 for one in sentences])
+    rows = np.repeat(np.arange(len(sentences)), [len(sentence.split()) + 1 for sentence in sentences])
     return np.bincount(rows, ln_p, len(sentences))
 
 # %% ../nbs/lm.ipynb #de39efd5
@@ -459,12 +459,12 @@ def map_model(path: str | Path) -> LanguageModel:
             raise ValueError("does not fit its fingerprint")
         header = parse_json(line)
         counts, words = header["counts"], "\n".join(header["words"]).encode().decode().split("\n")
-        total, inner, whole, arrays = 1 + sum(counts), 1 + sum(counts[:-1]), np.memmap(path, np.uint8, "r"), []
+        total, inner, data, arrays = 1 + sum(counts), 1 + sum(counts[:-1]), np.memmap(path, np.uint8, "r"), []
         for length in (total, total, total, inner, inner + 1):
-            arrays.append(whole[start : start + 4 * length])
+            arrays.append(data[start : start + 4 * length])
             start += _aligned(4 * length)
-        if len(whole) != start:
-            raise KitError(f"{path}: has {len(whole):,} bytes instead of {start:,}: it is cut short or damaged; "
+        if len(data) != start:
+            raise KitError(f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or damaged; "
                            "copy it again")
         views = (array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values()))
         model = LanguageModel(words, Arrays(*views), counts, dict(header["origin"]), path)
@@ -477,8 +477,8 @@ def map_model(path: str | Path) -> LanguageModel:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise KitError(f"{path}: its header is damaged ({str(error)[:200]}); copy it again") from error
-    model.stated = header.get("hash")
-    if len(whole) <= READ_WHOLE:
+    model.header_hash = header.get("hash")
+    if len(data) <= READ_WHOLE:
         model.verify()
     return model
 
@@ -503,9 +503,9 @@ def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     for part in chunks(inner, 1 << 20, "checking contexts"):
         starts = arrays.first[part.start : part.stop + 1].astype(np.int64)
         words = arrays.word[starts[0] : starts[-1]].astype(np.int64)
-        rises, begins = np.diff(words) > 0, starts[(starts > starts[0]) & (starts < starts[-1])]
-        rises[begins - starts[0] - 1] = True
-        if not (sound and rises.all() and (np.diff(starts) >= 0).all()):
+        ascending, inner_starts = np.diff(words) > 0, starts[(starts > starts[0]) & (starts < starts[-1])]
+        ascending[inner_starts - starts[0] - 1] = True
+        if not (sound and ascending.all() and (np.diff(starts) >= 0).all()):
             raise DamagedModel("its n-grams are out of order, or lead outside it")
         if not (np.abs(arrays.back[part]) < -LEAST).all():
             raise DamagedModel("a backoff weight is not a number, or out of range")
@@ -528,7 +528,7 @@ def line_blocks(path: str | Path, longest: int = _LINE) -> Iterator[tuple[int, l
             file = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
             blocks = iter(lambda: file.read(BLOCK_BYTES) + file.readline(longest + 1), b"")
             size = os.fstat(raw.fileno()).st_size
-            for block in followed(blocks, size, f"reading {Path(path).name}", "B", lambda _: raw.tell()):
+            for block in track_progress(blocks, size, f"reading {Path(path).name}", "B", lambda _: raw.tell()):
                 lines = block.removesuffix(b"\n").split(b"\n")
                 if max(map(len, lines)) > longest:
                     number += next(row for row, line in enumerate(lines) if len(line) > longest)
@@ -568,10 +568,10 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
     for fields in rows:
         if fields[0].startswith(b"\\"):
             break
-        n, found = len(counts) + 1, re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
-        if found is None or int(found[1]) != n:
+        n, match = len(counts) + 1, re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
+        if match is None or int(match[1]) != n:
             raise ValueError(f"should be 'ngram {n}=' and a number")
-        counts.append(int(found[2]))
+        counts.append(int(match[2]))
     if not 1 <= len(counts) <= MAX_ORDER or not counts[0]:
         raise ValueError(f"the file declares no single words, or n-grams of more than {MAX_ORDER}")
     if (needed := _NGRAM_BYTES * sum(counts)) > free_memory():
@@ -637,11 +637,11 @@ def ngrams_of(model: LanguageModel, n: int, what: str) -> Iterator[tuple[np.ndar
     "Yield the n-grams of one order in parts."
     start = 1 + sum(model.counts[: n - 1])
     for part in chunks(model.counts[n - 1], BATCH, f"{what} n-grams of {n} words"):
-        at = nodes = np.arange(start + part.start, start + part.stop)
+        ancestors = nodes = np.arange(start + part.start, start + part.stop)
         numbers = np.zeros((len(nodes), n), np.uint32)
         for column in reversed(range(n)):
-            numbers[:, column] = model.arrays.word[at]
-            at = np.searchsorted(model.arrays.first[:-1], at.astype(np.uint32), side="right") - 1
+            numbers[:, column] = model.arrays.word[ancestors]
+            ancestors = np.searchsorted(model.arrays.first[:-1], ancestors.astype(np.uint32), side="right") - 1
         yield nodes, numbers
 
 # %% ../nbs/lm.ipynb #39676620
@@ -658,8 +658,8 @@ def write_arpa(model: LanguageModel, path: str | Path) -> Path:
                 endings = [""] * len(nodes)
                 if n < model.order:
                     weights = back[nodes].astype(np.float64) / math.log(10)
-                    shown = (first[nodes] < first[nodes + 1]) | (weights != 0)
-                    endings = [f"\t{weight:.9g}" if one else "" for weight, one in zip(weights, shown)]
+                    needed = (first[nodes] < first[nodes + 1]) | (weights != 0)
+                    endings = [f"\t{weight:.9g}" if is_needed else "" for weight, is_needed in zip(weights, needed)]
                 log10_p = ln_p[nodes].astype(np.float64) / math.log(10)
                 file.writelines(f"{value:.9g}\t{' '.join(model.words[word] for word in row)}{ending}\n".encode()
                                 for value, row, ending in zip(log10_p, numbers.tolist(), endings))
@@ -676,12 +676,12 @@ def format_of(path: str | Path) -> str:
     "Return the format that the first bytes tell: a KenLM binary, a model of this kit, or else ARPA text."
     try:
         with open(regular_file(path), "rb") as file:
-            begin = file.read(len(KENLM))
+            head = file.read(len(KENLM))
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    if begin == KENLM:
+    if head == KENLM:
         return "KenLM binary"
-    return "model of this kit" if begin.startswith(MAGIC.split()[0]) else "ARPA text"
+    return "model of this kit" if head.startswith(MAGIC.split()[0]) else "ARPA text"
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
@@ -696,53 +696,53 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             block = "\n".join(" ".join(line.split("\n")) for line in text[part])
             yield "the sentences", part.start + 1, normalise_lines(block)
         return
-    lost, examples = Counter[str](), dict[str, str]()
+    losses, examples = Counter[str](), dict[str, str]()
     for number, lines in line_blocks(text):
-        whole = b"\n".join(lines)
+        data = b"\n".join(lines)
         try:
-            block = whole.decode("utf-8-sig" if number == 1 else "utf-8")
+            block = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            line = number + whole[: error.start].count(b"\n")
+            line = number + data[: error.start].count(b"\n")
             raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                            "iconv") from None
         if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
         for kind, pattern in _LOSSES.items():
-            if found := len(pattern.findall(block)):
-                lost[kind] += found
+            if matches := len(pattern.findall(block)):
+                losses[kind] += matches
                 example = next(line.strip() for line in block.split("\n") if pattern.search(line))
                 examples.setdefault(kind, example)
         yield str(text), number, normalise_lines(block)
-    if lost:
+    if losses:
         example = next(examples[kind] for kind in _LOSSES if kind in examples)
-        read = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
-        advice = "; spell out what is spoken" if lost.keys() - {"marks such as <s>"} else ""
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in lost.items())
-        report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example)[:60]!r} is read as "
-                        f"{read[:60]!r}{advice}")
+        reading = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
+        advice = "; spell out what is spoken" if losses.keys() - {"marks such as <s>"} else ""
+        summary = ", ".join(f"{count:,} {kind}" for kind, count in losses.items())
+        report_progress(f"{Path(text).name}: {summary} cannot be kept: {printable(example)[:60]!r} is read as "
+                        f"{reading[:60]!r}{advice}")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones
     "Return sentences: of recordings, those for training but the quarantined; raise `KitError` if there are none."
-    path, found = Path(source), list[str]()
+    path, sentences = Path(source), list[str]()
     if path.is_dir():
         with Recordings(path, "train") as recordings:
-            found = [normalise(info.sentence, True) for info in recordings.infos
-                     if info.sentence and not info.quarantine]
+            sentences = [normalise(info.sentence, True) for info in recordings.infos
+                         if info.sentence and not info.quarantine]
     elif path.suffix.lower() == ".csv":
         try:
             table = csv.DictReader(io.StringIO(read_text(path), newline=""))
             column = next((name for name in ("sentence_label", "sentence") if name in (table.fieldnames or ())), None)
             if column is None:
                 raise KitError(f"{path}: has no column 'sentence_label' or 'sentence'")
-            found = [normalise(row[column] or "", True) for row in table]
+            sentences = [normalise(row[column] or "", True) for row in table]
         except csv.Error as error:
             raise KitError(f"{path}: is not a CSV table ({error})") from error
     else:
-        found = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
-    if not (found := [" ".join(sentence.split()) for sentence in found if sentence.split()]):
+        sentences = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
+    if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
         raise KitError(f"{source}: has no sentence")
-    return found
+    return sentences
 
 # %% ../nbs/lm.ipynb #c7d84391
 _WORD_BYTES = 150  # of memory for each distinct word
@@ -758,15 +758,15 @@ def read_tokens(
     parts, size, spelled = list[np.ndarray](), 0, 0
     for text in texts:
         for source, first, block in text_blocks(text):
-            found, known = list[int](), len(numbers)
+            tokens, start = list[int](), len(numbers)
             for line, words in enumerate(map(str.split, block.split("\n")), first):
                 if words and (keep is None or keep(words, f"{source}, line {line}")):
-                    found.append(START)
-                    found.extend(map(numbers.__getitem__, words))
-                    found.append(END)
-            parts.append(np.array(found, np.uint32))
-            size += len(found)
-            spelled += sum(_WORD_BYTES + 2 * len(word) for word in islice(reversed(numbers), len(numbers) - known))
+                    tokens.append(START)
+                    tokens.extend(map(numbers.__getitem__, words))
+                    tokens.append(END)
+            parts.append(np.array(tokens, np.uint32))
+            size += len(tokens)
+            spelled += sum(_WORD_BYTES + 2 * len(word) for word in islice(reversed(numbers), len(numbers) - start))
             if spelled + 8 * size > memory:
                 raise KitError(f"the text has more than {len(numbers):,} different words, or very long ones, or "
                                f"more than {size:,} in all: too many for the memory; clean it, or allow more")
@@ -782,9 +782,9 @@ def choose_vocabulary(
     min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
 ) -> list[str]:  # words of the model by number, most frequent first
     "Renumber a text with the words of the model; raise `KitError` if none remain."
-    times = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
+    counts = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
     if vocabulary is None:
-        kept = [word for word in words[3:] if times[word] >= min_count]
+        kept = [word for word in words[3:] if counts[word] >= min_count]
     else:
         kept = [word for word in dict.fromkeys(vocabulary) if word not in SPECIAL]
         for word in kept:
@@ -792,11 +792,11 @@ def choose_vocabulary(
     if not kept:
         raise KitError(f"no word of the text occurs {min_count} times" if vocabulary is None
                        else "the vocabulary is empty")
-    chosen = [*SPECIAL, *sorted(kept, key=lambda word: -times.get(word, 0))]
+    chosen = [*SPECIAL, *sorted(kept, key=lambda word: -counts.get(word, 0))]
     ids = {word: number for number, word in enumerate(chosen)}
-    new = np.array([ids.get(word, UNKNOWN) for word in words], np.uint32)
+    new_ids = np.array([ids.get(word, UNKNOWN) for word in words], np.uint32)
     for part in chunks(len(stream), BLOCK):
-        stream[part] = new[stream[part]]
+        stream[part] = new_ids[stream[part]]
     return chosen
 
 # %% ../nbs/lm.ipynb #74fd7861
@@ -828,43 +828,43 @@ def count_ngrams(
 
     def keys_of(part: slice) -> tuple[np.ndarray, np.ndarray]:
         "Places at which an n-gram begins, and its prefix's row and last word as one number."
-        at = part.start + np.flatnonzero((rows[part] != _OUTSIDE) & (stream[n - 2 :][part] != END))
-        return at, rows[at].astype(np.uint64) * np.uint64(size) + stream[at + n - 1]
+        positions = part.start + np.flatnonzero((rows[part] != _OUTSIDE) & (stream[n - 2 :][part] != END))
+        return positions, rows[positions].astype(np.uint64) * np.uint64(size) + stream[positions + n - 1]
 
     numbers = np.arange(size, dtype=np.uint32)
     tables = [NgramTable(np.zeros_like(numbers), numbers, np.zeros_like(numbers),
                          np.bincount(stream, minlength=size).astype(np.uint32))]
     rows, below = stream, np.zeros(0, np.uint64)
     for n in range(2, order + 1):
-        found = sum(len(table.word) for table in tables)
-        afford(16 * found + 18 * len(stream))
-        places, used = len(stream) - n + 1, 0
-        keys = np.empty(places, np.uint64)
-        for part in chunks(places, BLOCK, f"counting n-grams of {n} words"):
+        num_ngrams = sum(len(table.word) for table in tables)
+        afford(16 * num_ngrams + 18 * len(stream))
+        num_positions, used = len(stream) - n + 1, 0
+        keys = np.empty(num_positions, np.uint64)
+        for part in chunks(num_positions, BLOCK, f"counting n-grams of {n} words"):
             block = keys_of(part)[1]
             keys[used : used + len(block)] = block
             used += len(block)
         keys = keys[:used]
         keys.sort()
         first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:used])
-        found += len(first)
-        afford(max(16 * len(stream) + 24 * found, _COUNT_BYTES * found))
-        times, keys = np.diff(first, append=used).astype(np.uint32), keys[first]
+        num_ngrams += len(first)
+        afford(max(16 * len(stream) + 24 * num_ngrams, _COUNT_BYTES * num_ngrams))
+        counts, keys = np.diff(first, append=used).astype(np.uint32), keys[first]
         del first
         prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
         for part in chunks(len(keys), BLOCK):
             prefix[part], word[part] = keys[part] // np.uint64(size), keys[part] % np.uint64(size)
             suffix[part] = word[part] if n == 2 else np.searchsorted(
                 below, tables[-1].suffix[prefix[part]] * np.uint64(size) + word[part])
-        tables.append(NgramTable(prefix, word, suffix, times))
+        tables.append(NgramTable(prefix, word, suffix, counts))
         below = keys
         if n < order:
-            longer = np.full(len(stream), _OUTSIDE)
-            for part in chunks(places, BLOCK, f"numbering n-grams of {n} words"):
-                at, block = keys_of(part)
+            next_rows = np.full(len(stream), _OUTSIDE)
+            for part in chunks(num_positions, BLOCK, f"numbering n-grams of {n} words"):
+                positions, block = keys_of(part)
                 sorting = np.argsort(block)  # neighbours are found eight times as fast as keys in any order
-                longer[at[sorting]] = np.searchsorted(keys, block[sorting])
-            rows = longer
+                next_rows[positions[sorting]] = np.searchsorted(keys, block[sorting])
+            rows = next_rows
     return tables
 
 # %% ../nbs/lm.ipynb #e45ad549
@@ -874,12 +874,12 @@ _LN_START = -99 * math.log(10)  # never queried; ARPA files write probability 0 
 
 def discounts(counts: np.ndarray) -> np.ndarray:  # (4,) for counts 0, 1, 2, and 3 or more
     "Return the discount of each count; `_FALLBACK` where it cannot be estimated."
-    times = np.bincount(np.minimum(counts, 5), minlength=6)[:5]
-    if times[1:4].all():
-        ratio = times[1] / (times[1] + 2 * times[2])
-        found = [k - (k + 1) * ratio * times[k + 1] / times[k] for k in (1, 2, 3)]
-        if all(0 <= amount <= k for k, amount in enumerate(found, 1)):
-            return np.array([0.0, *found])
+    frequencies = np.bincount(np.minimum(counts, 5), minlength=6)[:5]
+    if frequencies[1:4].all():
+        ratio = frequencies[1] / (frequencies[1] + 2 * frequencies[2])
+        amounts = [k - (k + 1) * ratio * frequencies[k + 1] / frequencies[k] for k in (1, 2, 3)]
+        if all(0 <= amount <= k for k, amount in enumerate(amounts, 1)):
+            return np.array([0.0, *amounts])
     return np.array([0.0, *_FALLBACK])
 
 # %% ../nbs/lm.ipynb #8cb0b3fd
@@ -895,17 +895,17 @@ def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list
         if n == 1:
             adjusted = np.where(initial, 0, adjusted)  # <s> is never predicted
         amounts.append(discounts(adjusted))
-        taken = amounts[-1][np.minimum(adjusted, 3)]
+        discount = amounts[-1][np.minimum(adjusted, 3)]
         if n == 1:
             kept, usable, prefix = np.ones(len(adjusted), bool), table.word != UNKNOWN, table.prefix
             total = adjusted.sum()
-            p = (adjusted - taken) / total + taken.sum() / total / (len(adjusted) - 1)
+            p = (adjusted - discount) / total + discount.sum() / total / (len(adjusted) - 1)
         else:
             usable = (table.count > limit) & usable[table.prefix] & usable[table.suffix]
-            taken[~usable] = adjusted[~usable]
-            total, freed = (np.bincount(table.prefix, part, len(below)) for part in (adjusted, taken))
-            gamma = np.divide(freed, total, out=np.ones(len(below)), where=total > 0)
-            p = np.subtract(adjusted, taken, out=taken)  # in place: a large text has a hundred million n-grams
+            discount[~usable] = adjusted[~usable]
+            total, mass = (np.bincount(table.prefix, part, len(below)) for part in (adjusted, discount))
+            gamma = np.divide(mass, total, out=np.ones(len(below)), where=total > 0)
+            p = np.subtract(adjusted, discount, out=discount)  # in place: a large text has a hundred million n-grams
             for part in chunks(len(p), BLOCK):
                 head = table.prefix[part]
                 p[part] = p[part] / total[head] + gamma[head] * below[table.suffix[part]]
@@ -971,11 +971,11 @@ class LeakGuard:
         "Return the sentence that a normalised line contains, or None."
         if (line := " ".join(words)) in self.sentences:
             return line
-        runs = list(zip(*(words[at:] for at in range(INSIDE)))) if self._long else []
+        runs = list(zip(*(words[offset:] for offset in range(INSIDE)))) if self._long else []
         if self._long.keys().isdisjoint(runs):
             return None  # the usual case, decided quickly
-        return next((" ".join(held) for at, run in enumerate(runs) for held in self._long.get(run, ())
-                     if tuple(words[at : at + len(held)]) == held), None)
+        return next((" ".join(sentence) for offset, run in enumerate(runs) for sentence in self._long.get(run, ())
+                     if tuple(words[offset : offset + len(sentence)]) == sentence), None)
 
     def __call__(self, words: list[str], place: str) -> bool:
         "Return whether to use a line of the text."
@@ -1008,13 +1008,13 @@ def scored_sentences(source: str | Path) -> list[str]:
     "Return sentences that will be scored: of recordings, those for validation and the quarantined."
     if not Path(source).is_dir():
         return load_sentences(source)
-    folder, found = find_recordings(source), list[str]()
+    folder, sentences = find_recordings(source), list[str]()
     for split in SPLITS[:2]:
         if split == "val" or list(folder.glob(f"*/data_{split}.hdf5")):
             with Recordings(folder, split) as recordings:
-                found += [info.sentence for info in recordings.infos
-                          if info.sentence and (split == "val" or info.quarantine)]
-    return found
+                sentences += [info.sentence for info in recordings.infos
+                              if info.sentence and (split == "val" or info.quarantine)]
+    return sentences
 
 # %% ../nbs/lm.ipynb #46c4fd4a
 def leak_warning(model: LanguageModel, sentences: Iterable[str]) -> str | None:
@@ -1048,7 +1048,7 @@ def build_language_model(
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
-    guard = LeakGuard((one for source in exclude for one in scored_sentences(source)), leaks)
+    guard = LeakGuard((sentence for source in exclude for sentence in scored_sentences(source)), leaks)
     if missing := [text for text in texts if not Path(text).exists()]:
         raise KitError(f"{missing[0]}: there is no such text file or folder of recordings")
     sources = [load_sentences(text) if Path(text).is_dir() else text for text in texts]
@@ -1079,9 +1079,9 @@ def read_vocabulary(source: str | Path) -> list[str]:
 def _spelled_out(value: Any, depth: int = 3) -> str:
     "Return a value of a JSON record without its brackets."
     if isinstance(value, dict) and depth:
-        return ", ".join(f"{name} {_spelled_out(one, depth - 1)}" for name, one in value.items())
+        return ", ".join(f"{name} {_spelled_out(item, depth - 1)}" for name, item in value.items())
     if isinstance(value, list) and depth:
-        return " ".join(_spelled_out(one, depth - 1) for one in value)
+        return " ".join(_spelled_out(item, depth - 1) for item in value)
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -1089,13 +1089,13 @@ def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return a model's content, memory and origin."
     size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
     mapped = "mapped: what is used is read, and pages are shared"
-    whole = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
+    loaded = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
     unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
     rows = {"format": f"{kind}, {model.kind}" if model.kind else kind, "order": str(model.order),
             "n-grams": _sizes_of(model), "words": f"{model.num_words:,}{unspelled}; their probabilities sum to "
                                                  f"{model.mass:.3g}",
             "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
-            "memory": whole if kind == "ARPA text" else mapped, "fingerprint": model.hash,
+            "memory": loaded if kind == "ARPA text" else mapped, "fingerprint": model.hash,
             "checked": f"for {len(model.checked):,} sentences that will be scored"}
     rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])
@@ -1107,22 +1107,22 @@ def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]
     for model in models:
         numbers, ln_p = model.word_scores(sentences)
         columns.append(np.where(numbers == UNKNOWN, 0.0, np.exp(ln_p)))
-    found = np.stack(columns, axis=1)
-    return found[found.max(axis=1, initial=0.0) > 0]
+    probabilities = np.stack(columns, axis=1)
+    return probabilities[probabilities.max(axis=1, initial=0.0) > 0]
 
 # %% ../nbs/lm.ipynb #9538133f
 def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
     "Return the weights that maximise the probability of the words; raise `KitError` if there are none."
     if not len(probabilities):
         raise KitError("the text has no word that one of the models knows, so no weights can be found")
-    weights, before = np.full(probabilities.shape[1], 1 / probabilities.shape[1]), -math.inf
+    weights, previous = np.full(probabilities.shape[1], 1 / probabilities.shape[1]), -math.inf
     for _ in range(10_000):  # far more than it takes
-        mixed = probabilities @ weights
-        likely = float(np.log(mixed).mean())
-        if likely - before < 1e-10:
+        mixture = probabilities @ weights
+        likelihood = float(np.log(mixture).mean())
+        if likelihood - previous < 1e-10:
             break
-        before = likely
-        weights = weights * (probabilities / mixed[:, None]).mean(axis=0)
+        previous = likelihood
+        weights = weights * (probabilities / mixture[:, None]).mean(axis=0)
     return weights / weights.sum()
 
 # %% ../nbs/lm.ipynb #e71dfabe
@@ -1147,35 +1147,35 @@ def _fill_backoff(arrays, back, begin, stop):
         first, end = np.int64(arrays.first[node]), np.int64(arrays.first[node + 1])
         if first == end:
             continue
-        left, below = 1.0, 1.0
+        mass, lower_mass = 1.0, 1.0
         for child in range(first, end):
-            left -= math.exp(arrays.ln_p[child])
-            below -= math.exp(step(arrays, np.int64(arrays.link[node]), arrays.word[child])[0])
-        back[node] = math.log(max(left, least)) - math.log(max(below, least))
+            mass -= math.exp(arrays.ln_p[child])
+            lower_mass -= math.exp(step(arrays, np.int64(arrays.link[node]), arrays.word[child])[0])
+        back[node] = math.log(max(mass, least)) - math.log(max(lower_mass, least))
 
 # %% ../nbs/lm.ipynb #ef28c2cf
 def mixed(models: Sequence[LanguageModel], weights: Sequence[float]) -> LanguageModel:
     "Return the linear mixture of several models as one backoff model."
     words = list(dict.fromkeys(word for model in models for word in model.words))
     ids = {word: np.uint32(number) for number, word in enumerate(words)}
-    own = [model.numbers(words) for model in models]  # 0 for words that a model does not have
+    mappings = [model.numbers(words) for model in models]  # 0 for words that a model does not have
 
     def mixed_ln_p(ngrams: np.ndarray) -> np.ndarray:
         total, ln_p = np.zeros(len(ngrams)), np.zeros(len(ngrams))
-        for model, numbers, weight in zip(models, own, weights):
-            with model.blamed():
+        for model, numbers, weight in zip(models, mappings, weights):
+            with model.naming_file():
                 _last_words(model.arrays, model.start, numbers[ngrams], ln_p)
-            lacking = (numbers[ngrams[:, -1]] == UNKNOWN) & (ngrams[:, -1] != UNKNOWN)
-            total += np.where(lacking, 0.0, weight * np.exp(ln_p))
+            unknown = (numbers[ngrams[:, -1]] == UNKNOWN) & (ngrams[:, -1] != UNKNOWN)
+            total += np.where(unknown, 0.0, weight * np.exp(ln_p))
         return np.log(np.maximum(total, math.exp(NEVER)))
 
     tables = []
     for n in range(1, max(model.order for model in models) + 1):
         parts = [np.zeros((0, n), np.uint32)]
         for model in models:
-            common = np.array([ids[word] for word in model.words])
+            new_ids = np.array([ids[word] for word in model.words])
             for _, numbers in ngrams_of(model, n, "listing") if n <= model.order else ():
-                parts.append(common[numbers[(numbers[:, 1:] != START).all(axis=1)]])
+                parts.append(new_ids[numbers[(numbers[:, 1:] != START).all(axis=1)]])
         ngrams = np.concatenate(parts)
         tables.append(Ngrams(ngrams, *np.zeros((2, len(ngrams)), np.float32)))
     model = assemble(words, tables, merge=True)
@@ -1209,7 +1209,7 @@ def mix_language_models(
     guard.check()
     if not held_out:
         raise KitError(f"{text}: has no sentence to find weights on, after those that will be scored were left out")
-    parts = [model.listed() for model in models]
+    parts = [model.to_arrays() for model in models]
     for part in parts:
         part.verify()
     weights = mixture_weights(word_probabilities(parts, held_out)).tolist()
@@ -1219,9 +1219,9 @@ def mix_language_models(
     model.checked = reduce(np.intersect1d, [part.checked for part in parts], scored)
     unchecked = len(np.setdiff1d(scored, model.checked))
     names = [Path(str(part.path)).name for part in parts]
-    found = [perplexity(one, held_out) for one in (*parts, model)]  # as `b2t lm perplexity` counts
+    scores = [perplexity(one, held_out) for one in (*parts, model)]  # as `b2t lm perplexity` counts
     model.origin |= {"models": names, "weights": weights, "unchecked": unchecked,
-                     "perplexities": [round(one, 2) for one, _ in found],  # of each model and, last, of the mixture
-                     "unknown words": [f"{unknown:.2%}" for _, unknown in found]}
+                     "perplexities": [round(one, 2) for one, _ in scores],  # of each model and, last, of the mixture
+                     "unknown words": [f"{unknown:.2%}" for _, unknown in scores]}
     model.save(out)
     return model

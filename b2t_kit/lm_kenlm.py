@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['KENLM_KINDS', 'KENLM_STATE', 'KenlmHeader', 'parse_header', 'word_hash', 'KenlmProbing', 'map_probing', 'find_key',
-           'as_float', 'settle', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights', 'KenlmModel',
-           'walk_level', 'read_language_model']
+           'as_float', 'finish_score', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights',
+           'KenlmModel', 'walk_level', 'read_language_model']
 
 # %% ../nbs/lm_kenlm.ipynb #d27ea9bb
 import math
@@ -49,8 +49,8 @@ def parse_header(data: bytes) -> KenlmHeader:
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
-    known = order >= 2 and kind < len(KENLM_KINDS) and version == (kind > 1) and start + 8 * order <= len(data)
-    if not known or not 3 <= counts[0] < 2**32 - 1 or max(counts) >= 2**48 or not 1 <= multiplier < 1000:
+    supported = order >= 2 and kind < len(KENLM_KINDS) and version == (kind > 1) and start + 8 * order <= len(data)
+    if not supported or not 3 <= counts[0] < 2**32 - 1 or max(counts) >= 2**48 or not 1 <= multiplier < 1000:
         raise DamagedModel(f"its header says kind {kind}, version {version}, counts {', '.join(map(str, counts))} and "
                            f"multiplier {multiplier:g}")
     return KenlmHeader(kind, counts, multiplier, has_words, (start + 8 * order + 7) // 8 * 8)
@@ -101,13 +101,13 @@ def find_key(model, table, key):  # first cell after the key; _ABSENT if the tab
     rows, wide = model.rows[table], model.wide[table]
     row = np.int64(key % np.uint64(rows))
     for _ in range(rows):
-        place = model.start[table] + wide * row
-        if place < 0 or place + wide > len(model.cells):
+        cell = model.start[table] + wide * row
+        if cell < 0 or cell + wide > len(model.cells):
             raise DamagedModel("a table lies outside the file")
-        found = np.uint64(model.cells[place]) | np.uint64(model.cells[place + 1]) << _32
-        if found == key:
-            return place + 2
-        if found == np.uint64(0):
+        other = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
+        if other == key:
+            return cell + 2
+        if other == np.uint64(0):
             return _ABSENT
         row = row + 1 if row + 1 < rows else 0
     raise DamagedModel("a hash table has no empty bucket")
@@ -136,14 +136,14 @@ def _keep_context(new, length, back):
 
 # %% ../nbs/lm_kenlm.ipynb #a51634e4
 @numba.njit(nogil=True)
-def settle(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
+def finish_score(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
     "Add the backoff weights of contexts that have not seen the word; raise `DamagedModel` for a wild number."
     total = np.float64(log10_p)
-    for at in range(matched - 1, state.length):
-        total += state.back[at]
+    for index in range(matched - 1, state.length):
+        total += state.back[index]
     new.words[0] = word
-    for at in range(1, new.length):
-        new.words[at] = state.words[at - 1]
+    for index in range(1, new.length):
+        new.words[index] = state.words[index - 1]
     if not -4e5 < total < 40.0:  # also false for NaN
         raise DamagedModel("a probability is not a number, or out of range")
     return total * _LN10
@@ -152,23 +152,23 @@ def settle(state, new, word, log10_p, matched):  # matched: words of the longest
 @numba.njit(nogil=True)
 def _probing_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
-    top, place = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
-    if word < 0 or word >= model.rows[1] or place + 2 > len(model.cells):
+    top, cell = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
+    if word < 0 or word >= model.rows[1] or cell + 2 > len(model.cells):
         raise DamagedModel("a word lies outside the file")
-    log10_p, matched, key = model.cells[place], 1, np.uint64(word)
+    log10_p, matched, key = model.cells[cell], 1, np.uint64(word)
     new.length = 0
-    _keep_context(new, 1, model.cells[place + 1])
-    for at in range(min(state.length, top - 1)):
+    _keep_context(new, 1, model.cells[cell + 1])
+    for index in range(min(state.length, top - 1)):
         if log10_p & _SIGN:
             break
-        key = key * _EARLIER ^ np.uint64(1 + np.int64(state.words[at])) * _WORD
-        found = find_key(model, at + 2, key)
-        if found == _ABSENT:
+        key = key * _EARLIER ^ np.uint64(1 + np.int64(state.words[index])) * _WORD
+        entry = find_key(model, index + 2, key)
+        if entry == _ABSENT:
             break
-        log10_p, matched = model.cells[found], at + 2
+        log10_p, matched = model.cells[entry], index + 2
         if matched < top:
-            _keep_context(new, matched, model.cells[found + 1])
-    return settle(state, new, word, as_float(log10_p | _SIGN), matched)
+            _keep_context(new, matched, model.cells[entry + 1])
+    return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
 
 
 @overload(follow, strict=False)
@@ -198,49 +198,49 @@ class KenlmTrie(NamedTuple):
 def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     "Return where the levels of a file (bytes,) are, and where they end; raise `DamagedModel` for impossible bits."
     counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
-    place, word_bits, p_bits, back_bits, most = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
+    offset, word_bits, p_bits, back_bits, limit = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
     values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
-        version, p_bits, back_bits = [*data[place : place + 3].tolist(), 0, 0, 0][:3]
+        version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
         if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
             raise DamagedModel(f"version {version} of quantisation with {p_bits} and {back_bits} bits")
-        place += 8
+        offset += 8
         for n in range(2, top + 1):
-            values.append([8 * place, 8 * (place + (4 << p_bits))])
-            place += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
-    single, place = place // 8, place + 16 * (counts[0] + 2)
+            values.append([8 * offset, 8 * (offset + (4 << p_bits))])
+            offset += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
+    single, offset = offset // 8, offset + 16 * (counts[0] + 2)
     if packed and top > 2:
-        version, most = [*data[place : place + 2].tolist(), 0, 0][:2]
+        version, limit = [*data[offset : offset + 2].tolist(), 0, 0][:2]
         if version != 0:
             raise DamagedModel(f"version {version} of compressed pointers")
     columns: list[list[int]] = [[0] * 5, [0] * 5]
     for n, (entries, below) in enumerate(zip(counts[1:], (*counts[2:], 0)), 2):
-        upper, child, steps = (place + 7) // 8 + 1, below.bit_length(), 0
+        upper, child, steps = (offset + 7) // 8 + 1, below.bit_length(), 0
         if packed and n < top:  # the number of upper bits that makes the file smallest is left out of the pointers
             sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
-                     for left_out in range(min(child, most) + 1)]
+                     for left_out in range(min(child, limit) + 1)]
             child -= sizes.index(min(sizes))
             steps = (below >> child) + 1
-            place += 8 * (1 + steps) + 7
+            offset += 8 * (1 + steps) + 7
         width = word_bits + p_bits + (back_bits + child if n < top else 0)
-        columns.append([8 * place, width, child, upper, steps])
-        place += ((1 + entries) * width + 7) // 8 + 8
+        columns.append([8 * offset, width, child, upper, steps])
+        offset += ((1 + entries) * width + 7) // 8 + 8
     fields = dict(zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy()))
     tables = np.array(values if len(values) > 2 else np.zeros((top + 1, 2)), np.int64)
     return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), single, np.array([0, *counts]), **fields,
-                     values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), place
+                     values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), offset
 
 # %% ../nbs/lm_kenlm.ipynb #e1a417de
 @numba.njit(nogil=True)
 def read_bits(bits, place, width):  # uint64, up to 57 bits
     "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
-    at, shift = place >> 6, place & 63
-    if at < 0 or at + (shift + width > 64) >= len(bits):
+    index, shift = place >> 6, place & 63
+    if index < 0 or index + (shift + width > 64) >= len(bits):
         raise DamagedModel("an n-gram lies outside the file")
-    found = bits[at] >> np.uint64(shift)
+    field = bits[index] >> np.uint64(shift)
     if shift + width > 64:
-        found |= bits[at + 1] << np.uint64(64 - shift)
-    return found & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
+        field |= bits[index + 1] << np.uint64(64 - shift)
+    return field & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
 
 # %% ../nbs/lm_kenlm.ipynb #c4bb2252
 @numba.njit(nogil=True)
@@ -262,18 +262,18 @@ def _upper_part(model, n, row):
 def pointer(model, n, row):  # row: up to the count, which is where the last children end
     "Return the first child of an n-gram; raise `DamagedModel` if it is not one."
     if n == 1:
-        at = model.single + 2 * row + 1
-        if at >= len(model.bits):
+        index = model.single + 2 * row + 1
+        if index >= len(model.bits):
             raise DamagedModel("a word lies outside the file")
-        found = np.int64(model.bits[at])
+        child = np.int64(model.bits[index])
     else:
-        place = model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
-        found = np.int64(read_bits(model.bits, place, model.child[n]))
+        offset = model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
+        child = np.int64(read_bits(model.bits, offset, model.child[n]))
         if model.steps[n]:
-            found |= _upper_part(model, n, row) << model.child[n]
-    if found < 0 or found > model.count[n + 1]:
+            child |= _upper_part(model, n, row) << model.child[n]
+    if child < 0 or child > model.count[n + 1]:
         raise DamagedModel("the children of an n-gram lie outside the model")
-    return found
+    return child
 
 # %% ../nbs/lm_kenlm.ipynb #3ec9cdd8
 @numba.njit(nogil=True)
@@ -294,12 +294,12 @@ def find_row(model, n, word, low, end):
 @numba.njit(nogil=True)
 def weights(model, n, row):
     "Return the two numbers of an n-gram."
-    place, inner = model.start[n] + row * model.width[n] + model.word_bits, n + 1 < len(model.count)
-    back = read_bits(model.bits, place + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner)
+    offset, inner = model.start[n] + row * model.width[n] + model.word_bits, n + 1 < len(model.count)
+    back = read_bits(model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner)
     if model.p_bits == 31:
-        return np.uint32(read_bits(model.bits, place, 31)) | _SIGN, np.uint32(back)
-    which = np.int64(read_bits(model.bits, place + model.back_bits * inner, model.p_bits))
-    value = read_bits(model.bits, model.values[n, 0] + 32 * which, 32)
+        return np.uint32(read_bits(model.bits, offset, 31)) | _SIGN, np.uint32(back)
+    index = np.int64(read_bits(model.bits, offset + model.back_bits * inner, model.p_bits))
+    value = read_bits(model.bits, model.values[n, 0] + 32 * index, 32)
     if inner:
         back = read_bits(model.bits, model.values[n, 1] + 32 * np.int64(back), 32)
     return np.uint32(value), np.uint32(back)
@@ -311,22 +311,22 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
     top, row = len(model.count) - 1, np.int64(word)
     if row < 0 or row >= model.count[1] or model.single + 2 * row >= len(model.bits):
         raise DamagedModel("a word lies outside the file")
-    both = model.bits[model.single + 2 * row]
-    log10_p, back, matched = np.uint32(both & np.uint64(0xFFFFFFFF)), np.uint32(both >> _32), 1
+    entry = model.bits[model.single + 2 * row]
+    log10_p, back, matched = np.uint32(entry & np.uint64(0xFFFFFFFF)), np.uint32(entry >> _32), 1
     new.length = 0
     _keep_context(new, 1, back)
-    for at in range(min(state.length, top - 1)):
+    for index in range(min(state.length, top - 1)):
         low, end = pointer(model, matched, row), pointer(model, matched, row + 1)
         if low >= end:
             break
-        row = find_row(model, matched + 1, state.words[at], low, end)
+        row = find_row(model, matched + 1, state.words[index], low, end)
         if row == _ABSENT:
             break
         matched += 1
         log10_p, back = weights(model, matched, row)
         if matched < top:
             _keep_context(new, matched, back)
-    return settle(state, new, word, as_float(log10_p), matched)
+    return finish_score(state, new, word, as_float(log10_p), matched)
 
 
 @overload(follow, strict=False)
@@ -350,7 +350,7 @@ class KenlmModel(LanguageModel):
             raise KitError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
-        with self.blamed():
+        with self.naming_file():
             header = self.header = parse_header(data[:256].tobytes())
             self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
             if header.kind == 1 or self.order > MAX_ORDER:
@@ -385,8 +385,8 @@ class KenlmModel(LanguageModel):
         "The words at the end of the file."
         with open(regular_file(self.path), "rb") as file:
             file.seek(self.end_of_ngrams)
-            found = file.read().split(b"\0")[:-1]
-        words = tuple(word.decode("utf-8", "replace") for word in found)
+            raw_words = file.read().split(b"\0")[:-1]
+        words = tuple(word.decode("utf-8", "replace") for word in raw_words)
         return tuple(map(str.lower, words)) if self.capitals else words
 
     @cached_property
@@ -400,13 +400,13 @@ class KenlmModel(LanguageModel):
         return self.arrays.bits[self.header.size // 8 + 1 :][: self.num_words - 1]
 
     def _numbers(self, words: Sequence[str]) -> np.ndarray:
-        keys, found = np.array(list(map(word_hash, words)), np.uint64), np.empty(len(words), np.int64)
+        keys, numbers = np.array(list(map(word_hash, words)), np.uint64), np.empty(len(words), np.int64)
         if isinstance(self.arrays, KenlmTrie):
-            place = np.searchsorted(self.hashes, keys)
-            return np.where(self.hashes[np.minimum(place, self.num_words - 2)] == keys, place + 1, 0)
-        with self.blamed():
-            _find_words(self.arrays, self.num_words, keys, found)
-        return found
+            positions = np.searchsorted(self.hashes, keys)
+            return np.where(self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0)
+        with self.naming_file():
+            _find_words(self.arrays, self.num_words, keys, numbers)
+        return numbers
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
         "Return the numbers of words, by their hashes."
@@ -417,7 +417,7 @@ class KenlmModel(LanguageModel):
     def start(self) -> np.ndarray:  # one KENLM_STATE
         "The state at the beginning of a sentence."
         states = np.zeros(2, KENLM_STATE)
-        with self.blamed():
+        with self.naming_file():
             _one_step(self.arrays, states, self._first)
         states[1]["length"], states[1]["words"][0] = 1, self._first
         return states[1]
@@ -449,7 +449,7 @@ class KenlmModel(LanguageModel):
 
     def verify(self) -> None:
         "Read the whole model; raise `KitError` at the first fault."
-        with self.blamed():
+        with self.naming_file():
             if isinstance(self.arrays, KenlmTrie):
                 if not (self.hashes[1:] > self.hashes[:-1]).all():
                     raise DamagedModel("the hashes of the words are not in order")
@@ -473,9 +473,9 @@ class KenlmModel(LanguageModel):
             if self.words and (self.numbers(self.words) != np.arange(self.num_words)).any():
                 raise DamagedModel("the words at the end do not fit their hashes")
 
-    def listed(self) -> LanguageModel:
+    def to_arrays(self) -> LanguageModel:
         "Return a trie as a model of the kit; raise `KitError` if n-grams cannot be listed."
-        return _listed(self)
+        return _to_arrays(self)
 
 
 @numba.njit(nogil=True)
@@ -486,8 +486,8 @@ def _one_step(model, states, word):
 @numba.njit(nogil=True)
 def _find_words(model, size, keys, found):
     for row in range(len(keys)):
-        place = find_key(model, 0, keys[row])
-        found[row] = np.int64(model.cells[place]) if place != _ABSENT else 0
+        cell = find_key(model, 0, keys[row])
+        found[row] = np.int64(model.cells[cell]) if cell != _ABSENT else 0
         if found[row] >= size:
             raise DamagedModel("a word has a number that is too large")
 
@@ -532,22 +532,22 @@ def _walk_table(model, table, size, begin, stop):
     "Read a part of a hash table and return the number of its keys."
     top, keys = len(model.start) - 1, 0
     for row in range(begin, stop):
-        place = model.start[table] + row * model.wide[table]
-        key = np.uint64(model.cells[place]) | np.uint64(model.cells[place + 1]) << _32
+        cell = model.start[table] + row * model.wide[table]
+        key = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
         if key == np.uint64(0):
             continue
         keys += 1
-        if find_key(model, table, key) != place + 2:
+        if find_key(model, table, key) != cell + 2:
             raise DamagedModel("an entry of a hash table is not where it is looked for, or there twice")
-        if table == 0 and not 0 < model.cells[place + 2] < size:
+        if table == 0 and not 0 < model.cells[cell + 2] < size:
             raise DamagedModel("a word has a number that is too large")
-        if table and not (abs(as_float(model.cells[place + 2])) < 1e5
-                          and (table == top or abs(as_float(model.cells[place + 3])) < 1e5)):
+        if table and not (abs(as_float(model.cells[cell + 2])) < 1e5
+                          and (table == top or abs(as_float(model.cells[cell + 3])) < 1e5)):
             raise DamagedModel("a probability or backoff weight is wild")
     return keys
 
 # %% ../nbs/lm_kenlm.ipynb #ee241d88
-def _listed(model: KenlmModel) -> LanguageModel:
+def _to_arrays(model: KenlmModel) -> LanguageModel:
     advice = "decode with it as it is, or convert the ARPA file that it was made from"
     if not isinstance(model.arrays, KenlmTrie):
         raise KitError(f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}")
@@ -559,7 +559,7 @@ def _listed(model: KenlmModel) -> LanguageModel:
     words = ["<unk>", "<s>", "</s>", *(model.words[number] for number in order[3:])]
     if len(set(words)) < len(words) or "\ufffd" in "".join(words):
         raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
-    new = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
+    new_ids = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
     single = (model.unigrams[order], model._singles(1)[order] * np.float32(_LN10))
     levels, tables = list[np.ndarray](), [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
     for n in range(2, model.order + 1):
@@ -568,9 +568,9 @@ def _listed(model: KenlmModel) -> LanguageModel:
         levels.append(level)
         numbers = np.zeros((len(level), n), np.uint32)
         for column, longer in enumerate(reversed(levels)):  # from the earliest word, which is a row's own, to the last
-            numbers[:, column] = new[longer["word"][rows]]
+            numbers[:, column] = new_ids[longer["word"][rows]]
             rows = longer["parent"][rows]
-        numbers[:, -1] = new[rows]
+        numbers[:, -1] = new_ids[rows]
         tables.append(Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back"))))
     return assemble(words, tables, dict(model.origin), model.path)
 
@@ -579,9 +579,9 @@ def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
 ) -> LanguageModel:
     "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
-    path, found = regular_file(path), format_of(path)
-    if found != "KenLM binary":
-        return map_model(path) if found == "model of this kit" else read_arpa(path)
+    path, kind = regular_file(path), format_of(path)
+    if kind != "KenLM binary":
+        return map_model(path) if kind == "model of this kit" else read_arpa(path)
     model = KenlmModel(path)
     if model.bytes <= READ_WHOLE:
         model.verify()

@@ -187,7 +187,7 @@ def tensor_fingerprint(model: nn.Module) -> dict[str, str]:  # such as "float32 
     "Type, shape and `requires_grad` of every parameter and buffer, by name."
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-                  f"{'' if tensor.requires_grad else ' without gradient'}" for name, tensor in tensors.items()}
+            f"{'' if tensor.requires_grad else ' without gradient'}" for name, tensor in tensors.items()}
 
 # %% ../nbs/03_precision.ipynb #3651b808
 @torch.no_grad()
@@ -217,23 +217,23 @@ def unchanged(
     modes = [(module, module.training) for module in model.modules()]
     parameters = dict(model.named_parameters())
     before, sums = tensor_fingerprint(model), checksum(model)
-    surroundings = torch.get_default_dtype(), torch.is_grad_enabled()
+    old_settings = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         yield
     finally:
         for module, training in modes:
             module.training = training
-        left = torch.get_default_dtype(), torch.is_grad_enabled()
-        torch.set_default_dtype(surroundings[0])
-        torch.set_grad_enabled(surroundings[1])
+        settings = torch.get_default_dtype(), torch.is_grad_enabled()
+        torch.set_default_dtype(old_settings[0])
+        torch.set_grad_enabled(old_settings[1])
     after = tensor_fingerprint(model)
     if changed := [name for name in {**before, **after} if before.get(name) != after.get(name)]:
-        was, now = (side.get(changed[0], "absent") for side in (before, after))
-        raise KitError(f"hook '{hook_name}' changed {changed[0]} from {was} to {now}{_more(changed)}; work on a copy")
+        old, new = (side.get(changed[0], "absent") for side in (before, after))
+        raise KitError(f"hook '{hook_name}' changed {changed[0]} from {old} to {new}{_more(changed)}; work on a copy")
     current = dict(model.named_parameters())
     if replaced := [name for name, parameter in parameters.items() if current[name] is not parameter]:
         raise KitError(f"hook '{hook_name}' replaced {', '.join(replaced[:4])}, which the optimizer still holds")
-    if left != surroundings:
+    if settings != old_settings:
         raise KitError(f"hook '{hook_name}' changed torch's default dtype or gradient mode")
     sums_after = checksum(model)
     if changed := [name for name in sums if sums[name] != sums_after[name]]:

@@ -143,11 +143,11 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     if Path(path).suffix.lower() != ".csv":
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
     else:
-        table, line, seen = csv.DictReader(io.StringIO(text, newline="")), 1, set[tuple[str, int, int]]()
-        places = {"session", "block_num", "trial_num"}
+        table, line, keys = csv.DictReader(io.StringIO(text, newline="")), 1, set[tuple[str, int, int]]()
+        key_columns = {"session", "block_num", "trial_num"}
         try:
             columns = set(table.fieldnames or [])
-            if not columns & {"sentence_label", "sentence"} or columns & places not in (set(), places):
+            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (set(), key_columns):
                 raise KitError("needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
                                "'block_num' and 'trial_num'")
             for row in table:
@@ -157,13 +157,13 @@ def read_prompts(path: str | Path) -> list[Prompt]:
                 block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
                 if not sentence:
                     raise KitError("the sentence is empty")
-                if places <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
+                if key_columns <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
                     raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
                 if max(len(sentence), len(labels)) > LABEL_WIDTH:
                     raise KitError(f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial")
-                if places <= columns and (session, block, number) in seen:
+                if key_columns <= columns and (session, block, number) in keys:
                     raise KitError(f"repeats {session} {block} {number}")
-                seen.add((session, block, number))
+                keys.add((session, block, number))
                 prompts.append(Prompt(sentence, labels, session, block, number))
         except (KitError, ValueError, csv.Error) as error:
             raise KitError(f"{path}: line {line}: {error}") from error
@@ -257,8 +257,8 @@ class Schedule:
                 self.sessions = sorted(self.rows, key=lambda name: (name, day_number(name)))[: config.sessions]
             except KitError as error:
                 raise KitError(f"{config.labels}: {error}") from error
-        trained = [row for rows in self.rows.values() for row in rows[: config.trials]]
-        self.said = {normalise(row.sentence) for row in trained}  # for training, where a table says it
+        training = [row for rows in self.rows.values() for row in rows[: config.trials]]
+        self.said = {normalise(row.sentence) for row in training}  # for training, where a table says it
         self.pools = {held: [one for one in prompts if is_held_out(one.sentence) == held] for held in (False, True)}
         if not self.pools[False]:
             self.pools = {False: prompts, True: []}
@@ -270,14 +270,14 @@ class Schedule:
             return self.rows[session][:count]
         if self.rows:
             others = self.rows[session][self.config.trials:]
-            fresh = [row for row in others if normalise(row.sentence) not in self.said]
+            candidates = [row for row in others if normalise(row.sentence) not in self.said]
             rng = np.random.default_rng([seed, 6, day])
-            chosen = [fresh[index] for index in rng.permutation(len(fresh))[:count]]
-            while len(chosen) < count:
+            prompts = [candidates[index] for index in rng.permutation(len(candidates))[:count]]
+            while len(prompts) < count:
                 sentence = draw_sentence(rng, held_out=True)
                 if normalise(sentence) not in self.said:
-                    chosen.append(Prompt(sentence))
-            return chosen
+                    prompts.append(Prompt(sentence))
+            return prompts
         if not pool:
             rng = np.random.default_rng([seed, 4, day, held_out])
             return [Prompt(draw_sentence(rng, held_out)) for _ in range(count)]
@@ -287,8 +287,8 @@ class Schedule:
 
     def trials(self, session: str) -> list[Prompt]:
         "Return the trials of a session in the order of recording: training blocks first, then evaluation blocks."
-        config, said = self.config, self.draw(session, self.config.trials, held_out=False)
-        rng, planned = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
+        config, training = self.config, self.draw(session, self.config.trials, held_out=False)
+        rng, trials = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
 
         def add_blocks(prompts: list[Prompt], size: int, first: int, *splits: str) -> None:
             count = len(prompts) // len(splits)  # of each split, in blocks of nearly equal size
@@ -296,19 +296,19 @@ class Schedule:
             edges = [len(splits) * round(part * count / parts) for part in range(parts + 1)] if count else []
             for block, (start, end) in enumerate(pairwise(edges), first):
                 steps = 1 + (rng.random(end - start) < DROPPED)
-                for place, number in enumerate((np.cumsum(steps) - steps[0]).tolist()):
-                    split = splits[place * len(splits) // (end - start)]
-                    planned.append(replace(prompts[start + place], block=block, number=number, split=split))
+                for index, number in enumerate((np.cumsum(steps) - steps[0]).tolist()):
+                    split = splits[index * len(splits) // (end - start)]
+                    trials.append(replace(prompts[start + index], block=block, number=number, split=split))
 
-        if said[0].session:  # a table has blocks and numbers of its own
-            planned += [replace(prompt, split="train") for prompt in said]
+        if training[0].session:  # a table has blocks and numbers of its own
+            trials += [replace(prompt, split="train") for prompt in training]
         else:
-            add_blocks(said, TRAIN_BLOCK, 1, "train")
+            add_blocks(training, TRAIN_BLOCK, 1, "train")
         evaluated = config.held_out and (session not in TRAINING_ONLY or len(self.sessions) == 1)
-        count = max(1, round(config.held_out * len(said))) if evaluated else 0
-        others, last = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in planned)
-        add_blocks(others, EVALUATION_HALF, last + 1, "val", "test")
-        return [replace(one, session=session, labels=one.labels or labels_of(one.sentence)) for one in planned]
+        count = max(1, round(config.held_out * len(training))) if evaluated else 0
+        held_out, last_block = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in trials)
+        add_blocks(held_out, EVALUATION_HALF, last_block + 1, "val", "test")
+        return [replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence)) for trial in trials]
 
 # %% ../nbs/simulate.ipynb #f0bdc3d3
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")
@@ -358,9 +358,9 @@ def draw_timing(labels: np.ndarray, bins_per_phoneme: float, rng: np.random.Gene
     relative[-3:] *= FINAL_LENGTHENING
     tempo = np.exp(TEMPO_SPREAD * rng.standard_normal())
     mean = tempo * bins_per_phoneme * MEAN_LABELS / (MEAN_LABELS + LEAD + TAIL)
-    varied = rng.gamma(DURATION_SHAPE, 1 / DURATION_SHAPE, len(labels) + 2)
-    durations = np.maximum(mean * relative * varied[2:], 1.5)
-    lead, tail = np.maximum(mean * np.array([LEAD, TAIL]) * varied[:2], 5)
+    factors = rng.gamma(DURATION_SHAPE, 1 / DURATION_SHAPE, len(labels) + 2)
+    durations = np.maximum(mean * relative * factors[2:], 1.5)
+    lead, tail = np.maximum(mean * np.array([LEAD, TAIL]) * factors[:2], 5)
     edges = lead + np.concatenate([[0.0], np.cumsum(durations)])
     return Timing(np.asarray(labels), edges, int(np.ceil(edges[-1] + tail)))
 
@@ -419,7 +419,7 @@ class Participant:
     ) -> None:
         self.seed, shape = seed, (NUM_ELECTRODES, len(GESTURES))
         # draws of their own leave the others alone
-        rng, onset, common, pairs = (np.random.default_rng([seed, what]) for what in (1, 16, 17, 18))
+        rng, onset, common, pairs = (np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18))
         leads, information, reach = (np.repeat(np.asarray(values, np.float64), ARRAY_SIZE)
                                      for values in (LEADS, INFORMATION, COMMON_REACH))
         lags = np.rint(LAG_SPREAD * rng.standard_normal(NUM_ELECTRODES) - leads)
@@ -478,23 +478,23 @@ def electrodes_on(
 ) -> Electrodes:
     "Return the electrodes of a participant on a day."
     drift, shape = difficulty * drift, (NUM_ELECTRODES, len(GESTURES) + 1)
-    keep = np.exp(-drift / DRIFT_DAYS)  # of a discrete Ornstein-Uhlenbeck process
+    decay = np.exp(-drift / DRIFT_DAYS)  # of a discrete Ornstein-Uhlenbeck process
     walk = np.random.default_rng([who.seed, 2, 0]).standard_normal(shape, dtype=np.float32)
     for number in range(1, day + 1):
         step = np.random.default_rng([who.seed, 2, number]).standard_normal(shape, dtype=np.float32)
-        walk = np.float32(keep) * walk + np.float32(np.sqrt(1 - keep**2)) * step
+        walk = np.float32(decay) * walk + np.float32(np.sqrt(1 - decay**2)) * step
     state, log_gain = walk[:, :-1].astype(np.float64), GAIN_SPREAD * drift * walk[:, -1].astype(np.float64)
     # what another electrode's walk adds is independent of this one's
-    own, distant = (np.sqrt(lasting) * fixed + np.sqrt(1 - lasting) * np.roll(state, shift, 0)
-                    for shift, fixed in enumerate((who.tuning, who.power_tuning), 1))
+    base, distant = (np.sqrt(lasting) * fixed + np.sqrt(1 - lasting) * np.roll(state, shift, 0)
+                     for shift, fixed in enumerate((who.tuning, who.power_tuning), 1))
     rng = np.random.default_rng([who.seed, 3, day])
-    mixed = np.sqrt(PERMANENT) * own + np.sqrt(1 - PERMANENT) * state
-    mixed = mixed + MORNING * drift * rng.standard_normal(who.tuning.shape)
+    tuning = np.sqrt(PERMANENT) * base + np.sqrt(1 - PERMANENT) * state
+    tuning = tuning + MORNING * drift * rng.standard_normal(who.tuning.shape)
     depth = TUNING * 2.0 ** (1 - difficulty) * who.depth * np.exp(0.5 * log_gain)[:, None]
     depth[:, GESTURES.index("effort")] *= EFFORT_DEPTH
-    power = np.sqrt(1 - DISTANT_SHARE**2) * mixed + DISTANT_SHARE * distant
+    power = np.sqrt(1 - DISTANT_SHARE**2) * tuning + DISTANT_SHARE * distant
     periods, phases = rng.uniform(40, 200, NUM_ELECTRODES), rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
-    return Electrodes(who, difficulty, depth * mixed, depth * power, who.log_rate + log_gain,
+    return Electrodes(who, difficulty, depth * tuning, depth * power, who.log_rate + log_gain,
                       np.stack([periods, phases]), who.dead)
 
 # %% ../nbs/simulate.ipynb #46efc8f0
@@ -511,9 +511,9 @@ LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the 
 def knotted_noise(num_bins: int, spacing: int, columns: int, rng: np.random.Generator) -> np.ndarray:
     "Columns of noise, linear between knots, at which it is standard normal; (num_bins, columns)."
     knots = rng.standard_normal((num_bins // spacing + 2, columns))
-    place, part = np.divmod(np.arange(num_bins), spacing)
-    share = (part / spacing)[:, None]
-    return knots[place] * (1 - share) + knots[place + 1] * share
+    index, part = np.divmod(np.arange(num_bins), spacing)
+    fraction = (part / spacing)[:, None]
+    return knots[index] * (1 - fraction) + knots[index + 1] * fraction
 
 
 def drive(
@@ -550,17 +550,17 @@ def record_trial(
     course = trajectory(timing, MAX_LAG)
     starts = timing.edges[:-1][timing.labels != SILENCE] - ONSET_LEAD
     distance = np.arange(bins)[:, None] + 0.5 - starts
-    began = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)  # a pulse at each sound
-    log_change = gain * drive(course, electrodes.weights, who) + began * who.onset[0]
+    onsets = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)  # a pulse at each sound
+    log_change = gain * drive(course, electrodes.weights, who) + onsets * who.onset[0]
     log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(electrodes.dead, 0.0, rate))
-    twice, pair = rng.spawn(1)[0], who.paired + 1
-    heard = twice.binomial(counts[:, who.paired], HEARD_TWICE) * ~electrodes.dead[pair]
-    counts[:, pair] = twice.binomial(counts[:, pair], 1 - HEARD_TWICE) + heard
+    pair_rng, pair = rng.spawn(1)[0], who.paired + 1
+    copies = pair_rng.binomial(counts[:, who.paired], HEARD_TWICE) * ~electrodes.dead[pair]
+    counts[:, pair] = pair_rng.binomial(counts[:, pair], 1 - HEARD_TWICE) + copies
 
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
-    hum = hum + POWER_DEPTH * began * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
+    hum = hum + POWER_DEPTH * onsets * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
     hum = np.where(electrodes.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
     flicker[:, pair] = flicker[:, who.paired]
@@ -577,9 +577,9 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
     from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
 
     trial = day + config.trial_gain * rng.standard_normal()
-    keep, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
-    fresh = rng.standard_normal(bins) * np.sqrt(1 - keep**2)
-    gain = np.exp(trial + config.wander * lfilter([1.0], [1.0, -keep], fresh, zi=[keep * start])[0])
+    decay, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
+    noise = rng.standard_normal(bins) * np.sqrt(1 - decay**2)
+    gain = np.exp(trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0])
     share, lapse = config.lapses, np.zeros(bins, bool)
     if share > 0:  # lapses and the time between them are exponential
         inside = rng.random() < share
@@ -591,12 +591,12 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
 
 def misspoken(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     "Return the labels; in a share of the trials with one word skipped or said twice."
-    wrong, place, twice = rng.random(3)
+    wrong, position, twice = rng.random(3)
     words = np.split(labels, np.flatnonzero(labels == SILENCE)[:-1] + 1)
     if wrong >= share or len(words) < 2:
         return labels
-    chosen = int(place * len(words))
-    words[chosen : chosen + 1] = [words[chosen]] * 2 if twice < 0.5 else []
+    index = int(position * len(words))
+    words[index : index + 1] = [words[index]] * 2 if twice < 0.5 else []
     return np.concatenate(words)
 
 # %% ../nbs/simulate.ipynb #ad236acc
@@ -610,8 +610,8 @@ LONG_SESSION = 200  # trials
 
 def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
     "Return the sums over a trial that z-scoring needs."
-    wide = features.astype(np.float64)
-    return np.stack([np.full(wide.shape[1], float(len(wide))), wide.sum(0), (wide * wide).sum(0)])
+    values = features.astype(np.float64)
+    return np.stack([np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)])
 
 
 def zscore(
@@ -638,7 +638,7 @@ class SessionSimulator:
         self.day = day_number(planned[0].session)
         self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
         # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that comes in its course
-        gain, loss, tempo, mixing = (np.random.default_rng([config.seed, what, self.day]) for what in (11, 12, 13, 14))
+        gain, loss, tempo, mixing = (np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14))
         self.log_gain = config.day_gain * gain.standard_normal()
         self.tempo = float(np.exp(config.tempo * tempo.standard_normal()))
         self.fate, self.moment = loss.random(NUM_ELECTRODES), loss.integers(0, LONG_SESSION, NUM_ELECTRODES)
@@ -654,18 +654,18 @@ class SessionSimulator:
         position: int,  # number of trials recorded before in this session
     ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring; the time of what is said
         "Return the recording of an attempt."
-        config, now = self.config, self.electrodes
+        config, electrodes = self.config, self.electrodes
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
-        weights = [now.weights, now.power_weights]
+        weights = [electrodes.weights, electrodes.power_weights]
         if share > 0:  # part of the tuning is replaced by another electrode's
             weights = [np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights]
         lost = (self.fate < config.lost) | ((self.fate < 1.5 * config.lost) & (self.moment <= position))
-        now = replace(now, weights=weights[0], power_weights=weights[1], dead=now.dead | lost)
+        electrodes = replace(electrodes, weights=weights[0], power_weights=weights[1], dead=electrodes.dead | lost)
         disturbances = rng.spawn(1)[0]  # so that they leave the other draws alone
-        said = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
-        timing = draw_timing(said, config.bins_per_phoneme * self.tempo, rng)
+        phonemes = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
+        timing = draw_timing(phonemes, config.bins_per_phoneme * self.tempo, rng)
         gain = tuning_gain(config, self.log_gain, timing.num_bins, disturbances)
-        return record_trial(now, timing, rng, position, gain), timing
+        return record_trial(electrodes, timing, rng, position, gain), timing
 
     def raw(
         self,
@@ -689,14 +689,14 @@ class SessionSimulator:
 
     def trial(self, position: int) -> Trial:
         "Return one planned trial; makes up to 20 others for their statistics."
-        before = range(max(position - WINDOW, -CALIBRATION), position)
-        return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in before])
+        preceding = range(max(position - WINDOW, -CALIBRATION), position)
+        return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in preceding])
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "Yield all trials in order of recording, each with its split."
         recent = deque((moments(self.raw(index)[0]) for index in range(-CALIBRATION, 0)), WINDOW)
-        recorded = read_ahead(self.raw, range(len(self)), ahead=RECORDED_AHEAD)
-        for position, (raw, _) in enumerate(recorded):
+        recordings = read_ahead(self.raw, range(len(self)), ahead=RECORDED_AHEAD)
+        for position, (raw, _) in enumerate(recordings):
             yield self.planned[position].split, self.finished(position, raw, recent)
             recent.append(moments(raw))
 
@@ -740,14 +740,14 @@ def simulate(
     sessions = open_sessions(config, plan)
     check_writable(out)
     counts = {split: sum(one.split == split for session in sessions for one in session.planned) for split in SPLITS}
-    often = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
-    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress, mininterval=often)
+    interval = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
+    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress, mininterval=interval)
     with bar, atomic_folder(out / "hdf5_data_final") as folder:
-        written = sum(write_session(session, folder, bar) for session in sessions)
+        num_bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
     trials = ", ".join(f"{count} {split}" for split, count in counts.items())
-    extent = f"{written * BIN_SECONDS / 3600:.2f} h, {size / 1e9:.2f} GB"
+    extent = f"{num_bins * BIN_SECONDS / 3600:.2f} h, {size / 1e9:.2f} GB"
     return f"{len(sessions)} sessions with {trials} trials ({extent}) in {out}"
 
 # %% ../nbs/simulate.ipynb #8f347c1f
@@ -760,15 +760,15 @@ def real_errors() -> dict[str, Any]:  # do not change it
 @cache
 def real_counts() -> tuple[np.ndarray, np.ndarray]:  # (41, 41) row: said, column: heard; (41,) how often said
     "Real mistakes as counts. Row 0: nothing was said (insertions); column 0: nothing was heard (deletions)."
-    real, wrong, said = real_errors(), np.zeros((len(PHONEMES), len(PHONEMES))), np.zeros(len(PHONEMES))
-    for phoneme, taken in (*real["heard"].items(), ("", real["inserted"])):
+    real, wrong, totals = real_errors(), np.zeros((len(PHONEMES), len(PHONEMES))), np.zeros(len(PHONEMES))
+    for phoneme, mistakes in (*real["heard"].items(), ("", real["inserted"])):
         row = to_ids(phoneme)[0] if phoneme else BLANK
-        for other, count in taken.items():
+        for other, count in mistakes.items():
             wrong[row, BLANK if other == "-" else to_ids(other)[0]] = count
     for phoneme, count in real["said"].items():
-        said[to_ids(phoneme)[0]] = count
-    said[BLANK] = real["labels"] + real["sentences"]  # the places between, before and after
-    return wrong, said
+        totals[to_ids(phoneme)[0]] = count
+    totals[BLANK] = real["labels"] + real["sentences"]  # the places between, before and after
+    return wrong, totals
 
 # %% ../nbs/simulate.ipynb #c9fda7e9
 UNSEEN = 4.0  # imagined counts per sound, spread over similar ones
@@ -780,13 +780,13 @@ def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the 
     "Return the classes that a sound is mistaken for. Row 0: nothing was said; column 0: nothing is heard."
     features = feature_matrix()
     lengths = np.maximum(np.linalg.norm(features, axis=1), 1.0)
-    close = (features @ features.T) / np.outer(lengths, lengths)  # the cosine of their articulatory features
-    similar = np.square(close.astype(np.float64)) * ~np.eye(len(PHONEMES), dtype=bool)
-    similar[[BLANK, SILENCE]], similar[:, [BLANK, SILENCE]] = 1.0, 0.0
-    counts = real_counts()[0] + UNSEEN * similar / similar.sum(axis=1, keepdims=True)
-    shares = (1 - FAINT) * counts / counts.sum(axis=1, keepdims=True) + FAINT / len(PHONEMES)
-    np.fill_diagonal(shares, 1.0)
-    return np.log(shares)
+    cosine = (features @ features.T) / np.outer(lengths, lengths)  # the cosine of their articulatory features
+    similarity = np.square(cosine.astype(np.float64)) * ~np.eye(len(PHONEMES), dtype=bool)
+    similarity[[BLANK, SILENCE]], similarity[:, [BLANK, SILENCE]] = 1.0, 0.0
+    counts = real_counts()[0] + UNSEEN * similarity / similarity.sum(axis=1, keepdims=True)
+    probabilities = (1 - FAINT) * counts / counts.sum(axis=1, keepdims=True) + FAINT / len(PHONEMES)
+    np.fill_diagonal(probabilities, 1.0)
+    return np.log(probabilities)
 
 
 def timeline(
@@ -837,26 +837,26 @@ def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the no
     "Return the clarity at which each sound, and a gap for class 0, fails as often as it should, over gains and lapses."
     from scipy.optimize import brentq  # here: it takes half a second
 
-    counts, said = real_counts()
+    counts, totals = real_counts()
     drawn = counts[:, BLANK] * DELETED + counts[:, 1:].sum(axis=1) * SUBSTITUTED
     drawn[BLANK] = counts[BLANK].sum() * INSERTED
-    places, shares = np.polynomial.hermite_e.hermegauss(31)
-    gains = np.exp(np.hypot(DAYS, TRIALS) * places)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(31)
+    gains = np.exp(np.hypot(DAYS, TRIALS) * nodes)
 
     def excess(clear: float, rate: float) -> float:
         missed = (1 - LAPSES) * ndtr(-clear * gains) + LAPSES * ndtr(DEPTH - clear * gains)
-        return float(shares @ missed / shares.sum() - rate)
+        return float(weights @ missed / weights.sum() - rate)
 
-    return np.array([brentq(excess, -60, 200, args=(rate,)) for rate in np.clip(errors * drawn / said, 1e-9, LIKELY)])
+    return np.array([brentq(excess, -60, 200, args=(rate,)) for rate in np.clip(errors * drawn / totals, 1e-9, LIKELY)])
 
 # %% ../nbs/simulate.ipynb #7b805b56
 def in_lapse(draws: np.ndarray) -> np.ndarray:  # bool, as many as draws between 0 and 1
     "Return the stretches with a lapse: a Markov chain."
-    begin = LAPSES * (1 - MEMORY) / (1 - LAPSES)
-    found = np.empty(len(draws), dtype=bool)
-    for place, draw in enumerate(draws):
-        found[place] = draw < (LAPSES if not place else MEMORY if found[place - 1] else begin)
-    return found
+    entry = LAPSES * (1 - MEMORY) / (1 - LAPSES)
+    lapses = np.empty(len(draws), dtype=bool)
+    for index, draw in enumerate(draws):
+        lapses[index] = draw < (LAPSES if not index else MEMORY if lapses[index - 1] else entry)
+    return lapses
 
 
 def noisy_logits(
@@ -868,36 +868,36 @@ def noisy_logits(
 ) -> np.ndarray:  # (P, 41) float32
     "Return the logits of a network for these phonemes, with errors."
     path, stretch = timeline(labels, generator)
-    said = np.full(2 * len(labels) + 2, BLANK)  # gap, gap, sound, gap, sound, ... gap
-    said[2::2] = labels
-    count, rows = len(said), np.arange(len(said))
-    of_day = DAYS * (generator.standard_normal() if day is None else 0.0)
+    classes = np.full(2 * len(labels) + 2, BLANK)  # gap, gap, sound, gap, sound, ... gap
+    classes[2::2] = labels
+    count, rows = len(classes), np.arange(len(classes))
+    day_gain = DAYS * (generator.standard_normal() if day is None else 0.0)
     if day is not None:  # steps of the golden ratio, so that a few days already cover the range
         share = (np.random.default_rng(noise.seed).random() + (day + 1) * 0.6180339887) % 1
-        of_day = DAYS * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
+        day_gain = DAYS * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
     trial, luck, draws = generator.standard_normal(), generator.standard_normal(count), generator.random(count)
     ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
     alone, *others = generator.spawn(1 if network is None else network + 2)  # draws of their own leave the others alone
-    sure = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
-    scores = rivals()[said] + ranks
-    scores[rows, said] = -np.inf
+    confidence = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
+    scores = rivals()[classes] + ranks
+    scores[rows, classes] = -np.inf
     scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
-    heard = [(trial, luck, draws)]
+    sources = [(trial, luck, draws)]
     if network is not None:  # what is shared and what is not add up to what one network alone has
-        own, (common, rest) = others[-1], np.sqrt([noise.shared, 1 - noise.shared])
-        trial, luck, chain, sure = (common * one + rest * own.standard_normal(np.shape(one))
-                                    for one in (trial, luck, ndtri(draws), sure))
-        heard.append((trial, luck, ndtr(chain)))
-        other = own.random(count) > HEARD_ALIKE
+        rng, (common, rest) = others[-1], np.sqrt([noise.shared, 1 - noise.shared])
+        trial, luck, chain, confidence = (common * one + rest * rng.standard_normal(np.shape(one))
+                                          for one in (trial, luck, ndtri(draws), confidence))
+        sources.append((trial, luck, ndtr(chain)))
+        other = rng.random(count) > HEARD_ALIKE
         scores[other, scores.argsort(axis=1)[other, -2]] = NEARLY
 
-    leads = [np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
-             for trial, luck, draws in heard]
+    leads = [np.exp(day_gain + TRIALS * trial) * clarity(noise.errors)[classes] + luck - DEPTH * in_lapse(draws)
+             for trial, luck, draws in sources]
     lead, least = leads[-1], np.minimum(leads[0], leads[-1])  # what the recording hides leaves a network unsure
     of_frames, of_sounds, of_sentences = SPREADS
-    certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * sure[:-1])
-    scores[rows, said] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
-    spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * sure[-1]
+    certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * confidence[:-1])
+    scores[rows, classes] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
+    spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * confidence[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 
 

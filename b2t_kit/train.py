@@ -99,9 +99,9 @@ def train_seeds(
         check_resumable(folder, resume and folder.is_dir())
     results = {}
     for seed, folder in folders.items():
-        again = resume and folder.is_dir()
-        seeded = replace(config, seed=seed)
-        results[seed] = uninterrupted(train(task, seeded, folder, again, quiet, check_memory=check_memory))
+        resumes = resume and folder.is_dir()
+        seed_config = replace(config, seed=seed)
+        results[seed] = uninterrupted(train(task, seed_config, folder, resumes, quiet, check_memory=check_memory))
     spread = spread_of({seed: result.best for seed, result in results.items()}, config.select)
     save_json(Path(out) / "seeds.json", spread)
     if not quiet:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from b2t_kit.core import save_json
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_temperature
-from b2t_kit.decode.combine import average_logits, pooled
+from b2t_kit.decode.combine import average_logits, pool_lists
 from b2t_kit.output.combine import combine_votes
 from b2t_kit.simulate import Noise, noisy_logits, real_errors
 from b2t_kit.text.lexicon import build_lexicon
@@ -238,7 +238,7 @@ def several_networks(rows: list[dict], labels: Path, count: int, half: int, shar
         averaged = [average_logits(trials) for trials in zip(*networks[:several])]
         heat = fit_temperature(averaged[::2], judging.said[::2]).temperature
         combined = {"average": lambda: search.decode_many([tempered(one, heat) for one in averaged]),
-                    "pool": lambda: [pooled([search] * several, trials) for trials in zip(*networks[:several])]}
+                    "pool": lambda: [pool_lists([search] * several, trials) for trials in zip(*networks[:several])]}
         for way in ways:
             edits, _ = rates_of([first(combined[way]())], said)
             words = sum(len(normalise(one, True).split()) for one in said)

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from b2t_kit import lm
 from b2t_kit.cli import main
-from b2t_kit.core import MEMO, Kept, KitError, content_hash, file_mark, load_json, save_json, stored_key, to_dict
+from b2t_kit.core import MEMO, CachedFiles, KitError, content_hash, file_mark, load_json, save_json, stored_key, to_dict
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode import decode as decoding
 from b2t_kit.decode import search as searching
@@ -355,7 +355,7 @@ def test_scores_on_a_card(here: Path, capsys: pytest.CaptureFixture) -> None:
                            *((result, wrong) for wrong in ([], {**rates, "marks": 3}, {"trials": 4}))]:
         save_json(path, record)
         save_json(changed, wrong)
-        Kept([result], key).seal()
+        CachedFiles([result], key).seal()
         capsys.readouterr()
         assert run(f"export {RUN} --out card") == 2 and not Path("card").exists(), wrong
         assert f"{changed}: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
@@ -424,8 +424,8 @@ def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(lm, "READ_WHOLE", -1)
     whole, path = Path("model.b2tlm").read_bytes(), Path("model.b2tlm")
     right = lm.fingerprint_of((opened := lm.map_model(path)).words, opened.arrays)
-    assert opened.stated == right == opened.hash
+    assert opened.header_hash == right == opened.hash
     place = whole.rindex(np.float32(opened.arrays.ln_p[-1]).tobytes())
     rewrite(path, lambda path: path.write_bytes(whole[:place] + np.float32(-0.7).tobytes() + whole[place + 4:]))
-    assert lm.map_model(path).stated == right
+    assert lm.map_model(path).header_hash == right
     assert run(DECODE) == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err

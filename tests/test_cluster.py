@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core import KitError, find_place, run_program
+from b2t_kit.core import KitError, find_rank, run_program
 from b2t_kit.devices.torch import Device
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_steps
@@ -91,7 +91,7 @@ def test_accelerate_s_simple_launcher_is_refused(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    assert run_program(lambda: find_place().rank) == 2 and "torchrun --nnodes" in capsys.readouterr().err
+    assert run_program(lambda: find_rank().rank) == 2 and "torchrun --nnodes" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

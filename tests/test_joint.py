@@ -13,7 +13,7 @@ from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.convert import SessionWriter, refuse_seen, tiny_recordings
+from b2t_kit.data.convert import SessionWriter, refuse_leak, tiny_recordings
 from b2t_kit.decode.stream import Windows, steps_on
 from b2t_kit.decode.decode import WordCounter
 from b2t_kit.devices.select import open_device
@@ -146,7 +146,7 @@ def test_a_run_starts_from_another_decoder(folders: list[Path], tmp_path: Path, 
     assert after.seen == {"t15.2023.08.01": "t15 copy task", "t15.2023.08.02": "t15 copy task",
                           "s2.2023.08.01": "simulated"}
     with Recordings(folders[0], "test") as test, pytest.raises(KitError, match="trained on 2 days of this test"):
-        refuse_seen("run", {**after.seen, **dict.fromkeys(before.trained, "free speech")}, test)
+        refuse_leak("run", {**after.seen, **dict.fromkeys(before.trained, "free speech")}, test)
 
     joint = replace(after.config, model=replace(after.config.model, num_days=None))  # with the old participant's days too
     task = Interrupted(folders, joint, start=before.as_start)

@@ -24,7 +24,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core import KitError, check_bounds, check_writable, content_hash, fold_seed, free_bytes, gib, kept, memory
+from ..core import KitError, check_bounds, check_writable, content_hash, fold_seed, free_bytes, gib, cache_file
+from ..core import memory
 from ..core import normals, regular_file, uniforms, written_aside
 from .dataset import MAX_BINS, Fault, Recordings, trial_digests
 
@@ -76,22 +77,22 @@ def choose_buckets(
     num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
     rounded = patch + -((patch - num_bins) // stride) * stride  # (n,)
     lengths, counts = np.unique(np.maximum(rounded, patch), return_counts=True)
-    most, before = min(max_buckets, len(lengths)), np.concatenate([[0], np.cumsum(counts)])
-    best = np.full((most + 1, len(lengths) + 1), np.inf)  # padded bins of the first j lengths in k buckets
+    limit, cumulative = min(max_buckets, len(lengths)), np.concatenate([[0], np.cumsum(counts)])
+    best = np.full((limit + 1, len(lengths) + 1), np.inf)  # padded bins of the first j lengths in k buckets
     start = np.zeros(best.shape, np.int64)  # where the last of these buckets starts
     best[0, 0] = 0
-    for k in range(1, most + 1):
+    for k in range(1, limit + 1):
         for j in range(1, len(lengths) + 1):
-            batches = -((before[:j] - before[j]) // batch_size)  # rounded up
+            batches = -((cumulative[:j] - cumulative[j]) // batch_size)  # rounded up
             total = best[k - 1, :j] + batches * batch_size * lengths[j - 1]
             start[k, j] = np.argmin(total)
             best[k, j] = total[start[k, j]]
-    number = 1
-    for more in range(2, most + 1):
-        if best[more, -1] <= best[number, -1] * (1 - saving) ** (more - number):
-            number = more
+    num_buckets = 1
+    for candidate in range(2, limit + 1):
+        if best[candidate, -1] <= best[num_buckets, -1] * (1 - saving) ** (candidate - num_buckets):
+            num_buckets = candidate
     j, ends = len(lengths), list[int]()
-    for k in range(number, 0, -1):
+    for k in range(num_buckets, 0, -1):
         ends.insert(0, int(lengths[j - 1]))
         j = start[k, j]
     bucket = np.searchsorted(ends, num_bins)
@@ -106,14 +107,14 @@ def bucket_of(buckets: list[Bucket], num_bins: np.ndarray) -> np.ndarray:  # (n,
 def day_draws(trials: np.ndarray, day_balance: float) -> np.ndarray:  # both (days, buckets)
     "Return the draws per epoch that are expected of so many trials of each day and bucket; each bucket's sum is whole."
     per_day = trials.sum(1, keepdims=True)
-    share = np.where(per_day > 0, np.maximum(per_day, 1) ** (1.0 - day_balance), 0)
-    draws = share / share.sum() * trials.sum() * trials / np.maximum(per_day, 1)
-    wanted = draws.sum(0)
-    whole = np.maximum(np.floor(wanted), wanted > 0)  # at least one draw for every bucket
-    missing = int(round(wanted.sum() - whole.sum()))
-    whole[np.argsort(whole - wanted, kind="stable")[:max(missing, 0)]] += 1
-    whole[np.argmax(whole)] += min(missing, 0)
-    return draws * np.divide(whole, wanted, out=np.zeros_like(whole), where=wanted > 0)
+    weights = np.where(per_day > 0, np.maximum(per_day, 1) ** (1.0 - day_balance), 0)
+    draws = weights / weights.sum() * trials.sum() * trials / np.maximum(per_day, 1)
+    totals = draws.sum(0)
+    counts = np.maximum(np.floor(totals), totals > 0)  # at least one draw for every bucket
+    remainder = int(round(totals.sum() - counts.sum()))
+    counts[np.argsort(counts - totals, kind="stable")[:max(remainder, 0)]] += 1
+    counts[np.argmax(counts)] += min(remainder, 0)
+    return draws * np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
 
 # %% ../../nbs/data/batches.ipynb #0fd1ba15
 def round_randomly(draws: np.ndarray, generator: np.random.Generator) -> np.ndarray:  # (n,) int64
@@ -158,7 +159,7 @@ class Sampler:
     def epoch(self, number: int) -> list[Step]:
         "Return all `steps_per_epoch` steps of an epoch, counted from 0, in order."
         generator = np.random.default_rng(fold_seed(self.seed, "epoch", number))
-        placed = []
+        entries = []
         for k, cells in enumerate(self.cells):
             trials, uses, places = [], [], []
             for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):  # a day's draws
@@ -172,9 +173,9 @@ class Sampler:
             ends = np.round(np.linspace(0, len(drawn), self.steps[k] + 1)).astype(int)
             offset = generator.random()
             for index, (start, end) in enumerate(zip(ends[:-1], ends[1:])):
-                place = (index + offset) / self.steps[k]
-                placed.append((place, k, Step(k, drawn[start:end], before[start:end], number)))
-        return [step for _, _, step in sorted(placed, key=lambda item: item[:2])]
+                position = (index + offset) / self.steps[k]
+                entries.append((position, k, Step(k, drawn[start:end], before[start:end], number)))
+        return [step for _, _, step in sorted(entries, key=lambda item: item[:2])]
 
 # %% ../../nbs/data/batches.ipynb #cf8a0d9e
 def rows_per_batch(
@@ -218,8 +219,8 @@ class TrialCache:
             np.copyto(out, trial[skip:])
             return
         # torch widens with vector instructions, numpy one number at a time; torch's threads begin at 64 x 512 numbers
-        for into, narrow in zip(torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)):
-            into.copy_(narrow)
+        for target, source in zip(torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)):
+            target.copy_(source)
 
 
 def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray:  # (T, C)
@@ -259,7 +260,7 @@ def map_trials(
             for index in range(len(recordings)):
                 file.write(read_trial(recordings, index, precision).data)
 
-    path = kept(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key, write)
+    path = cache_file(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key, write)
     trials = np.split(np.load(regular_file(path), mmap_mode="c"), ends[:-1])
     recordings.mapped[precision] = {index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)}
     return path
@@ -375,14 +376,14 @@ class Assembler:
         features[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
-        one, key = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
+        one, zeros = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
         batch = Batch(features, one * self.frames.patch, one.clone(), labels, one * min(1, bucket.labels), day=one * 0,
-                      weight=torch.zeros(self.rows), noise_key=key, trial=key - 1, step_key=key + step_key,
+                      weight=torch.zeros(self.rows), noise_key=zeros, trial=zeros - 1, step_key=zeros + step_key,
                       step_rows=step_rows)
         if min(self.widths) < self.num_features:
             batch.width = one * self.num_features
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
-            info, spoken = self.recordings.infos[trial], self.labels(trial)
+            info, ids = self.recordings.infos[trial], self.labels(trial)
             length = info.num_bins - cut
             self.cache.copy(trial, features[row, :length, :self.widths[trial]].numpy(), cut)
             features[row, length:], features[row, :length, self.widths[trial]:] = 0, 0
@@ -390,8 +391,8 @@ class Assembler:
                 batch.width[row] = self.widths[trial]
             batch.num_bins[row], batch.num_patches[row] = length, self.frames.of(length)
             labels[row, :1] = 0
-            labels[row, :len(spoken)] = torch.from_numpy(spoken)
-            batch.num_labels[row], batch.day[row], batch.weight[row] = len(spoken), info.day, 1
+            labels[row, :len(ids)] = torch.from_numpy(ids)
+            batch.num_labels[row], batch.day[row], batch.weight[row] = len(ids), info.day, 1
             batch.noise_key[row], batch.trial[row] = noise_key, trial
         return batch
 
@@ -421,25 +422,25 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
     "Return the indices of the trials to train on; raise `KitError` if one is impossible (unless skipped) or none left."
     if recordings.split == "test":
         raise KitError(f"{recordings.folder}: the test split has no labels to train on")
-    kept = []
+    indices = []
     for index, info in enumerate(recordings.infos):
         if config.max_bins is not None and info.num_bins > config.max_bins:
             continue
         patches = frames.of(info.num_bins)
         possible = patches >= 2 * info.num_labels - 1  # whatever the labels are
         if possible or patches >= needed_patches(recordings.labels(index)):
-            kept.append(index)
+            indices.append(index)
         elif config.impossible == "error":
-            fitting = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(place)))
-                                    for place, other in enumerate(recordings.infos)))
-            remedy = f"--patch {fitting}, with --stride {fitting} where there is one, holds all; or " if fitting else ""
+            patch = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(trial)))
+                                  for trial, other in enumerate(recordings.infos)))
+            remedy = f"--patch {patch}, with --stride {patch} where there is one, holds all; or " if patch else ""
             message = (f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with "
                        "--impossible skip")
             raise Fault(info.file, info.group, "seq_class_ids", message)
-    if not kept:
+    if not indices:
         limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
         raise KitError(f"{recordings.folder}: no trial is left to train on with {limits}")
-    return np.array(kept)
+    return np.array(indices)
 
 # %% ../../nbs/data/batches.ipynb #3ea949cf
 class TrainBatches:
@@ -471,9 +472,9 @@ class TrainBatches:
         self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
         rows = rows_per_batch(config.batch_size, world * accumulation, multiple)
         self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
-        ahead, free = self.assembler.largest * accumulation * (config.prefetch + 1), memory()[1]
-        if ahead > free:
-            raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(ahead)} "
+        size, free = self.assembler.largest * accumulation * (config.prefetch + 1), memory()[1]
+        if size > free:
+            raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(size)} "
                            f"of the host's memory, of which {gib(free)} are free; lower --batch-size or --prefetch")
 
     @property
@@ -493,9 +494,9 @@ class TrainBatches:
 
     def iterate(self, position: int = 0) -> Generator[list[Batch], None, None]:
         "Yield this process's micro-batches of each optimizer step, endlessly, after so many steps."
-        first, done = divmod(position, self.steps_per_epoch)
-        epochs = map(self.sampler.epoch, itertools.count(first))
-        steps = itertools.islice(itertools.chain.from_iterable(epochs), done, None)
+        epoch, offset = divmod(position, self.steps_per_epoch)
+        epochs = map(self.sampler.epoch, itertools.count(epoch))
+        steps = itertools.islice(itertools.chain.from_iterable(epochs), offset, None)
         return read_ahead(self._assemble, steps, self.config.prefetch, self.config.readers)
 
     def _assemble(self, step: Step) -> list[Batch]:
@@ -536,8 +537,8 @@ def check_lengths(recordings: Recordings, patch: int) -> None:
     for info in recordings.infos:
         if info.num_bins < patch:
             shortest = min(other.num_bins for other in recordings.infos)
-            fits = f"--patch {_in_fours(shortest)} fits all"
-            message = f"{info.num_bins} bins are fewer than one patch of {patch}; {fits}"
+            remedy = f"--patch {_in_fours(shortest)} fits all"
+            message = f"{info.num_bins} bins are fewer than one patch of {patch}; {remedy}"
             raise Fault(info.file, info.group, "n_time_steps", message)
 
 # %% ../../nbs/data/batches.ipynb #96a964b6
@@ -592,9 +593,9 @@ def smoothing_taps(sigma: float = 2.0, causal: bool = False) -> list[float]:
     "Return the smoothing kernel of the T15 baseline, first bin first: a Gaussian of `sigma` bins, small values cut."
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
-    kept = [weight for weight in weights if weight / sum(weights) > 0.01]  # as in the baseline
-    kept = kept[: len(kept) // 2 + 1] if causal else kept
-    return [weight / sum(kept) for weight in kept]
+    taps = [weight for weight in weights if weight / sum(weights) > 0.01]  # as in the baseline
+    taps = taps[: len(taps) // 2 + 1] if causal else taps
+    return [weight / sum(taps) for weight in taps]
 
 # %% ../../nbs/data/batches.ipynb #9ba83362
 def bin_mask(num_bins: torch.Tensor, bins: int) -> torch.Tensor:  # (B, T, 1) bool
@@ -616,19 +617,19 @@ def smooth(
     if sigma <= 0:
         return features
     taps = smoothing_taps(sigma, causal=causal)
-    before = len(taps) - 1 if causal else len(taps) // 2
-    after = len(taps) - 1 - before
+    past = len(taps) - 1 if causal else len(taps) // 2
+    future = len(taps) - 1 - past
     if mode == "same":
-        features = torch.nn.functional.pad(features, (0, 0, before, after))
-    length = features.shape[1] - before - after
-    smoothed = features[:, before:before + length] * taps[before]
+        features = torch.nn.functional.pad(features, (0, 0, past, future))
+    length = features.shape[1] - past - future
+    smoothed = features[:, past:past + length] * taps[past]
     for offset, tap in enumerate(taps):
-        if offset != before:
+        if offset != past:
             smoothed = smoothed.add_(features[:, offset:offset + length], alpha=tap)
     if num_bins is None:
         return smoothed
-    kept = num_bins if mode == "same" else num_bins - before - after
-    return smoothed.mul_(bin_mask(kept, length))
+    lengths = num_bins if mode == "same" else num_bins - past - future
+    return smoothed.mul_(bin_mask(lengths, length))
 
 # %% ../../nbs/data/batches.ipynb #d3fdf38b
 MOST_SMOOTH = 39.0  # bins; of a wider Gaussian every tap is below 1 %, and so dropped
@@ -702,8 +703,8 @@ def augment(
     result = torch.zeros_like(features)
     for row, length in enumerate(num_bins.tolist()):
         if length:
-            one = slice(row, row + 1)
-            trial = features[one, :length]
-            narrow = None if width is None else width[one]
-            result[one, :length] = _disturbed(trial, num_bins[one], noise_key[one], config, narrow)
+            rows = slice(row, row + 1)
+            trial = features[rows, :length]
+            row_width = None if width is None else width[rows]
+            result[rows, :length] = _disturbed(trial, num_bins[rows], noise_key[rows], config, row_width)
     return result

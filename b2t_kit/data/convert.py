@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
            'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_recordings', 'is_date', 'dates_in', 'days_in',
-           'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_said',
-           'quarantine_record', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOut', 'SourceDay', 'SourceTrial',
+           'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_text',
+           'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut', 'SourceDay', 'SourceTrial',
            'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days', 'checked_labels', 'check_source_trial',
            'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
 
@@ -30,7 +30,8 @@ import h5py
 import numpy as np
 from tyro.conf import Positional, arg
 
-from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash, followed
+from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash
+from ..core import track_progress
 from ..core import sync_folder
 from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15
 from .dataset import Fault, Recordings, Signal, Trial, check_features, check_split, check_text
@@ -44,11 +45,11 @@ class _Disk(io.FileIO):
     fault: OSError | None = None
 
     def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
+        view = memoryview(data).cast("B")
+        size = len(view)
         try:
-            while len(left) and self.fault is None:
-                left = left[super().write(left):]
+            while len(view) and self.fault is None:
+                view = view[super().write(view):]
         except OSError as error:
             self.fault = error
         return size
@@ -123,7 +124,7 @@ class SessionWriter(AbstractContextManager):
     def write(self, trial: Trial) -> None:
         "Append a trial, under the next number; raise `KitError` if it is not valid or cannot be written."
         self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
-        labelled, session, most = self.split != "test", self.path.parent.name, signal.num_labels
+        labelled, session, num_labels = self.split != "test", self.path.parent.name, signal.num_labels
         problem, labels, sentence = "", np.empty(0, np.int64), ""
         if labelled and trial.labels is not None and trial.sentence is not None:
             labels, sentence = trial.labels, trial.sentence
@@ -134,8 +135,8 @@ class SessionWriter(AbstractContextManager):
             problem = f"features must be (bins, {signal.num_features}) float32, not {shape}"
         elif trial.session != session:
             problem = f"session is '{trial.session}', but the folder is '{session}'"
-        elif labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= most):
-            problem = f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {most}, are needed"
+        elif labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels):
+            problem = f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
         elif len(sentence) > LABEL_WIDTH:
             problem = f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
         if problem:
@@ -205,7 +206,7 @@ T12_HELD_OUT = """
 """.split()  # each day's last block is the published test
 H2_HELD_OUT = "2023.04.17 2023.05.31 2023.06.28 2023.08.16 2023.10.09".split()
 HELD_OUT_SETS = {("t15", "t15 copy task"): T15_HELD_OUT, ("t12", "t12 competition"): T12_HELD_OUT,
-             ("t5", "falcon h2"): H2_HELD_OUT}
+                 ("t5", "falcon h2"): H2_HELD_OUT}
 IMPLANTED = {"t15": datetime.date(2023, 7, 17)}  # the day before day 1, for names that count days
 DayKey = tuple[str, str]  # participant and date, such as ("t15", "2023.08.13")
 
@@ -226,19 +227,19 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
     text = re.sub(rf"(?<![a-z])({'|'.join(MONTHS)})[a-z]*", lambda name: f".{MONTHS.index(name[1]) + 1}.", text)
     text = re.sub(r"(?<![a-z])[ymd](?=\d)|(?<=\d)([ymd年月日]|st|nd|rd|th)(?![a-z])", ".", text)
     numbers, parts = list(re.finditer(r"\d+", text)), list[tuple[str, ...]]()
-    for at, number in enumerate(numbers):
-        one, width = number[0], 2 if len(number[0]) in (6, 12) else 4
-        if len(one) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
-            parts.append((one[:width], one[width:width + 2], one[width + 2:width + 4]))
-            parts += [(one[4:4 + width], one[2:4], one[:2]), (one[4:4 + width], one[:2], one[2:4])]
-        if len(one) in (10, 13, 16, 19) and one[0] == "1":  # seconds since 1970, or finer: in UTC, and in the West
+    for index, number in enumerate(numbers):
+        token, width = number[0], 2 if len(number[0]) in (6, 12) else 4
+        if len(token) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
+            parts.append((token[:width], token[width:width + 2], token[width + 2:width + 4]))
+            parts += [(token[4:4 + width], token[2:4], token[:2]), (token[4:4 + width], token[:2], token[2:4])]
+        if len(token) in (10, 13, 16, 19) and token[0] == "1":  # seconds since 1970, or finer: in UTC, and in the West
             zones = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, -8))
-            times = [datetime.datetime.fromtimestamp(int(one[:10]), zone) for zone in zones]
+            times = [datetime.datetime.fromtimestamp(int(token[:10]), zone) for zone in zones]
             parts += [tuple(f"{time:%Y %m %d}".split()) for time in times]
-        three = numbers[at:at + 3]
-        if len(three) == 3 and all(re.fullmatch(r"[^\da-z]{1,4}", text[before.end():after.start()])
-                                   for before, after in zip(three, three[1:])):
-            first, middle, last = (one[0] for one in three)
+        triple = numbers[index:index + 3]
+        if len(triple) == 3 and all(re.fullmatch(r"[^\da-z]{1,4}", text[before.end():after.start()])
+                                    for before, after in zip(triple, triple[1:])):
+            first, middle, last = (token[0] for token in triple)
             parts += [(first, middle, last), (last, middle, first), (last, first, middle)]
     return {f"20{year[-2:]}.{int(month):02d}.{int(day):02d}" for year, month, day in parts
             if re.fullmatch(r"(20)?\d\d", year) and is_date(f"20{year[-2:]}", month, day)}
@@ -251,11 +252,11 @@ def days_in(name: str, participant: str = "") -> frozenset[DayKey]:
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     people = {f"{'t' if letters in ('participant', 'subject', 'sub') else letters}{int(number)}"
               for letters, number in re.findall(r"([a-z]+)[\W_]?(\d{1,3})(?!\d)", text)}
-    found = set(product(people, dates_in(text)))
+    days = set(product(people, dates_in(text)))
     for person in people & set(IMPLANTED):
-        found |= {(person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}")
-                  for count in re.findall(r"day\D?0*(\d{1,4})(?!\d)", text)}
-    return frozenset(found)
+        days |= {(person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}")
+                 for count in re.findall(r"day\D?0*(\d{1,4})(?!\d)", text)}
+    return frozenset(days)
 
 # %% ../../nbs/data/convert.ipynb #7998529e
 class Quarantine:
@@ -273,10 +274,10 @@ class Quarantine:
             for info in recordings.infos:
                 if known and (info.quarantine or known.reason(dataset, info.session, participant=person)):
                     continue
-                said = [normalise(info.sentence, True)] if info.sentence else []
+                sentences = [normalise(info.sentence, True)] if info.sentence else []
                 for day in days_in(info.session, person):
                     self.days.setdefault(day, set()).add(dataset)
-                    self.sentences.setdefault(day, set()).update(said)
+                    self.sentences.setdefault(day, set()).update(sentences)
 
     def add(self, other: "Quarantine") -> "Quarantine":
         "Add the entries of another one."
@@ -288,8 +289,8 @@ class Quarantine:
     @property
     def key(self) -> str:
         "Return a hash of the entries."
-        known = [sorted((*day, *sorted(names)) for day, names in part.items()) for part in (self.days, self.sentences)]
-        return content_hash([sorted(map(str, HELD_OUT_SETS.items())), known])
+        items = [sorted((*day, *sorted(names)) for day, names in part.items()) for part in (self.days, self.sentences)]
+        return content_hash([sorted(map(str, HELD_OUT_SETS.items())), items])
 
     def reason(
         self,
@@ -302,9 +303,9 @@ class Quarantine:
         for day in sorted(days_in(session, participant)):
             sets = {name for (person, name), dates in HELD_OUT_SETS.items() if day[0] == person and day[1] in dates}
             if sets := (sets | self.days.get(day, set())) - {dataset}:
-                among = sentence and normalise(sentence, True) in self.sentences.get(day, ())
+                is_listed = sentence and normalise(sentence, True) in self.sentences.get(day, ())
                 return (f"{'.'.join(day)} is a day of which {' and '.join(sorted(sets))} holds out sentences"
-                        + ", this one among them" * bool(among))
+                        + ", this one among them" * bool(is_listed))
         return ""
 
 # %% ../../nbs/data/convert.ipynb #4f4dfa23
@@ -327,14 +328,14 @@ def open_recordings(
     dates = Counter(day for folder in recordings.folders
                     for day in {day for session in sessions_of(folder) for day in days_in(session)})
     if max(dates.values(), default=0) > 1:
-        known, own = Quarantine(), dict[Path, Quarantine]()
+        union, quarantines = Quarantine(), dict[Path, Quarantine]()
         for folder in recordings.folders:  # where two hold out the same day, it is the first one's
-            own[folder] = Quarantine([folder], known)
-            known.add(own[folder])
-        others = {folder: Quarantine() for folder in own}
-        for folder, other in product(own, own):
+            quarantines[folder] = Quarantine([folder], union)
+            union.add(quarantines[folder])
+        others = {folder: Quarantine() for folder in quarantines}
+        for folder, other in product(quarantines, quarantines):
             if folder != other:
-                others[folder].add(own[other])
+                others[folder].add(quarantines[other])
         recordings.infos = [replace(info, quarantine=info.quarantine or others[info.file.parents[1]].reason(
             info.signal.dataset, info.session, info.sentence)) for info in recordings.infos]
     if not quarantined:
@@ -351,25 +352,25 @@ def quarantined(recordings: Recordings) -> Counter[str]:  # why -> trials
 
 def spent_days(recordings: Recordings) -> set[str]:
     "Return the sessions whose trials are all quarantined."
-    marked = {info.session for info in recordings.infos if info.quarantine}
-    return marked - {info.session for info in recordings.infos if not info.quarantine}
+    sessions = {info.session for info in recordings.infos if info.quarantine}
+    return sessions - {info.session for info in recordings.infos if not info.quarantine}
 
 # %% ../../nbs/data/convert.ipynb #29f4fd6c
-def quarantine_said(left_out: Mapping[str, int]) -> str:
+def quarantine_text(left_out: Mapping[str, int]) -> str:
     "Return the quarantined trials, by reason, in a sentence; empty if there are none."
-    reasons = [f"{count} as {why}" for why, count in sorted(left_out.items())]
-    more = f"; and for {len(reasons) - 3} more reasons" if len(reasons) > 3 else ""
-    return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:3])}{more}" if reasons else ""
+    reasons = [f"{count} as {reason}" for reason, count in sorted(left_out.items())]
+    suffix = f"; and for {len(reasons) - 3} more reasons" if len(reasons) > 3 else ""
+    return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:3])}{suffix}" if reasons else ""
 
 # %% ../../nbs/data/convert.ipynb #da63659d
 def quarantine_record(record: Any) -> dict[str, dict[str, int]]:
     "Return the entry of a run's config.json about trials left out, `quarantine`: reason -> trials; empty if none."
-    found = record.get("task", {}).get("quarantine") if isinstance(record, dict) else None
-    sound = isinstance(found, dict) and all(type(count) is int for count in found.values())
-    return {"quarantine": found} if sound and found else {}
+    entry = record.get("task", {}).get("quarantine") if isinstance(record, dict) else None
+    valid = isinstance(entry, dict) and all(type(count) is int for count in entry.values())
+    return {"quarantine": entry} if valid and entry else {}
 
 # %% ../../nbs/data/convert.ipynb #56558128
-def refuse_seen(
+def refuse_leak(
     run: str | Path,  # for the message
     seen: dict[str, str],  # session trained on -> its set
     recordings: Recordings,  # the test; its own training split is no leak
@@ -377,9 +378,9 @@ def refuse_seen(
     "Raise `KitError` if a run was trained on days of its test in another set."
     others = {session: name for session, name in seen.items() if name != recordings.signal.dataset}
     days = frozenset().union(*map(days_in, others))
-    if found := [info for info in recordings.infos if days & days_in(info.session)]:
-        sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in found})
-        raise KitError(f"{run}: was trained on {count} days of this test, from {sets}: {len(found)} of the "
+    if overlap := [info for info in recordings.infos if days & days_in(info.session)]:
+        sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in overlap})
+        raise KitError(f"{run}: was trained on {count} days of this test, from {sets}: {len(overlap)} of the "
                        f"{len(recordings)} test trials lie on them; train without them to make a submission")
 
 # %% ../../nbs/data/convert.ipynb #81cf9bbf
@@ -391,24 +392,24 @@ ALIKE = 0.88  # correlation from which two stretches are the same recording
 
 def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
     "Return how alike the array is to itself some bins later, over time; no column if a trial is too short or constant."
-    padded = np.cumsum(np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0)
-    smooth = (padded[WIDTH:] - padded[:-WIDTH]) / WIDTH  # (T - WIDTH + 1, C)
+    sums = np.cumsum(np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0)
+    smooth = (sums[WIDTH:] - sums[:-WIDTH]) / WIDTH  # (T - WIDTH + 1, C)
     length = len(smooth) - max(LATER)
     spread = smooth.std(0) if length > 0 else np.zeros(1)
     alive = spread > 1e-6 * spread.max()
     if not alive.any():
         return np.zeros((len(LATER), 0), np.float32)
     scaled = ((smooth - smooth.mean(0))[:, alive] / spread[alive]).astype(np.float32)
-    return np.stack([(scaled[:length] * scaled[later:later + length]).mean(1) for later in LATER])
+    return np.stack([(scaled[:length] * scaled[lag:lag + length]).mean(1) for lag in LATER])
 
 # %% ../../nbs/data/convert.ipynb #743801f3
 def stretches(curves: np.ndarray, step: int = 1) -> np.ndarray:  # (N, len(LATER) * STRETCH) of norm 1
     "Return the stretches of the curves, each without its mean and of length 1, so that a product is a correlation."
     if curves.shape[1] < STRETCH:
         return np.zeros((0, len(LATER) * STRETCH), np.float32)
-    found = np.lib.stride_tricks.sliding_window_view(curves, STRETCH, axis=1)[:, ::step].swapaxes(0, 1)
-    found = (found - found.mean(2, keepdims=True)).reshape(len(found), -1)
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    windows = np.lib.stride_tricks.sliding_window_view(curves, STRETCH, axis=1)[:, ::step].swapaxes(0, 1)
+    windows = (windows - windows.mean(2, keepdims=True)).reshape(len(windows), -1)
+    return windows / np.maximum(np.linalg.norm(windows, axis=1, keepdims=True), 1e-12)
 
 # %% ../../nbs/data/convert.ipynb #d4f887e3
 class HeldOut:
@@ -419,7 +420,7 @@ class HeldOut:
         parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
         for recordings in held_out_splits(folders):
             split = recordings.split
-            infos = followed(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
+            infos = track_progress(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
             for index, info in enumerate(infos):
                 curves = likeness_curves(recordings.features(index))
                 parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])  # both ends, the middle
@@ -492,14 +493,14 @@ class Importer:
     @property
     def options(self) -> dict[str, Any]:
         "Return its own options, on which the written files depend."
-        own = {item.name for item in fields(self)} - {item.name for item in fields(Importer)}
-        return {name: getattr(self, name) for name in sorted(own)}
+        names = {item.name for item in fields(self)} - {item.name for item in fields(Importer)}
+        return {name: getattr(self, name) for name in sorted(names)}
 
     def act(self) -> int:
         "Convert, and print every fault and the files written."
-        done = convert(self)
-        print(*done.faults, done, sep="\n")
-        return FAULTS if done.faults else SUCCESS
+        report = convert(self)
+        print(*report.faults, report, sep="\n")
+        return FAULTS if report.faults else SUCCESS
 
 
 @dataclass(frozen=True)
@@ -513,20 +514,20 @@ class Divided(Importer):
 # %% ../../nbs/data/convert.ipynb #db892de2
 def join_bins(features: np.ndarray, times: int, counts: bool) -> np.ndarray:  # (T, C) -> (T // times, C) float32
     "Join neighbouring bins: the sum of counts, the mean of anything else."
-    whole = len(features) // times * times
-    parts = features[:whole].reshape(-1, times, features.shape[1]).astype(np.float64)
+    length = len(features) // times * times
+    parts = features[:length].reshape(-1, times, features.shape[1]).astype(np.float64)
     return (parts.sum(1) if counts else parts.mean(1)).astype(np.float32)
 
 # %% ../../nbs/data/convert.ipynb #e36346cb
 def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
     "Files whose name is of a pattern, sorted, so many folders down; links to folders are not followed."
-    found = []
+    paths = []
     for entry in entries_of(folder):
         if re.fullmatch(pattern, entry.name):
-            found.append(Path(entry.path))  # whatever it is: what cannot be read is refused, not left out
+            paths.append(Path(entry.path))  # whatever it is: what cannot be read is refused, not left out
         elif entry.is_dir(follow_symlinks=False) and depth:
-            found += files_below(entry.path, pattern, depth - 1)
-    return found
+            paths += files_below(entry.path, pattern, depth - 1)
+    return paths
 
 # %% ../../nbs/data/convert.ipynb #3d844c42
 def dated_days(paths: Iterable[Path], pattern: str, participant: str, expected: str) -> Iterator[SourceDay | Fault]:
@@ -553,18 +554,18 @@ def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int
 # %% ../../nbs/data/convert.ipynb #059708ed
 def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
     "Read a trial; raise `Fault` if it cannot become one, or is the same as an earlier one."
-    here = f"{one.place} of {one.path.name}"
+    location = f"{one.place} of {one.path.name}"
     with reading(one.path, one.place):
         features = one.read()
         if not 1 <= len(features) <= MAX_BINS:
             raise KitError(f"has {len(features)} bins, expected 1 to {MAX_BINS}")
         if not (0 <= one.block <= MAX_NUMBER and 0 <= one.number <= MAX_NUMBER):
             raise KitError(f"block {one.block}, trial {one.number}: expected numbers from 0 to {MAX_NUMBER}")
-        if (twin := earlier.setdefault((one.block, one.number), here)) != here:
-            raise KitError(f"block {one.block}, trial {one.number} is also {twin}")
+        if (duplicate := earlier.setdefault((one.block, one.number), location)) != location:
+            raise KitError(f"block {one.block}, trial {one.number} is also {duplicate}")
         digest = hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest()
-        if (twin := earlier.setdefault(digest, here)) != here:
-            raise KitError(f"is the same as {twin}")
+        if (duplicate := earlier.setdefault(digest, location)) != location:
+            raise KitError(f"is the same as {duplicate}")
         if features.dtype.kind == "f" and not np.isfinite(features).all():
             first = tuple(np.argwhere(~np.isfinite(features))[0])
             raise KitError(f"{features[first]:g} at bin {first[0]}, column {first[1]}")
@@ -575,18 +576,18 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 # %% ../../nbs/data/convert.ipynb #66d69482
 def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     "By group, the mean and standard deviation of each channel over the trials that are z-scored together."
-    found = dict[int, tuple[np.ndarray, np.ndarray]]()
-    for group in {one.scale for one in trials if one.scale is not None}:
-        members = [one for one in trials if one.scale == group]
+    scales = dict[int, tuple[np.ndarray, np.ndarray]]()
+    for group in {trial.scale for trial in trials if trial.scale is not None}:
+        members = [trial for trial in trials if trial.scale == group]
         count, total, square = 0, 0.0, 0.0
-        for one in members:
-            features = one.read()
+        for trial in members:
+            features = trial.read()
             count, total = count + len(features), total + features.sum(0, np.float64)
         mean = total / max(1, count)
-        for one in members:
-            square = square + ((one.read() - mean) ** 2).sum(0)
-        found[group] = mean, np.sqrt(square / max(1, count)) + 1e-8
-    return found
+        for trial in members:
+            square = square + ((trial.read() - mean) ** 2).sum(0)
+        scales[group] = mean, np.sqrt(square / max(1, count)) + 1e-8
+    return scales
 
 # %% ../../nbs/data/convert.ipynb #fa58ef56
 @dataclass
@@ -605,9 +606,9 @@ class Converted:
         if not self.files + self.kept:
             return "nothing was written"
         trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
-        kept = f"; {self.kept} days were complete before" if self.kept else ""
-        lines = [f"{self.folder}: {self.files} files with {trials} trials{kept}"]
-        lines += [f"{count} trials are quarantined: {why}" for why, count in sorted(self.quarantined.items())]
+        suffix = f"; {self.kept} days were complete before" if self.kept else ""
+        lines = [f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
+        lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
         if self.foreign:
             lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
                          "write them with a to z")
@@ -619,54 +620,54 @@ class Converted:
 # %% ../../nbs/data/convert.ipynb #38fbc98b
 def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted) -> None:
     "Convert one day; nothing is written if it has a fault that may not be skipped."
-    good, faults, earlier = list[SourceTrial](), list[Fault](), dict[Any, str]()
+    trials, faults, earlier = list[SourceTrial](), list[Fault](), dict[Any, str]()
     for item in importer.trials(day):
-        if len(good) + len(faults) == MAX_TRIALS:
+        if len(trials) + len(faults) == MAX_TRIALS:
             raise Fault(day.sources[0], "", "", f"{day.session} has more than {MAX_TRIALS} trials")
         try:
             if isinstance(item, Fault):
                 raise item
             check_source_trial(importer, item, earlier)
-            good.append(item)
+            trials.append(item)
         except Fault as fault:
             faults.append(fault)
     done.faults += faults
-    if not good and not faults:
+    if not trials and not faults:
         raise Fault(day.sources[0], "", "", "has no trials")
-    if not good or (faults and not importer.skip_faulty):
+    if not trials or (faults and not importer.skip_faulty):
         return
-    scales, folder, marked = day_scales(good), done.folder / day.session, Counter[str]()
-    free = [index for index, one in enumerate(good) if not one.split and one.sentence is not None]
-    held = set(free[len(free) - int(getattr(importer, "validation", 0.0) * len(free)):])  # the day's last ones
-    splits = [one.split or ("test" if one.sentence is None else "val" if index in held else "train")
-              for index, one in enumerate(good)]
+    scales, folder, reasons = day_scales(trials), done.folder / day.session, Counter[str]()
+    pool = [index for index, raw in enumerate(trials) if not raw.split and raw.sentence is not None]
+    val = set(pool[len(pool) - int(getattr(importer, "validation", 0.0) * len(pool)):])  # the day's last ones
+    splits = [raw.split or ("test" if raw.sentence is None else "val" if index in val else "train")
+              for index, raw in enumerate(trials)]
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
         writers = {split: stack.enter_context(SessionWriter(folder, split, overwrite=True)) for split in names}
-        for one, split in zip(good, splits):
-            features = one.read()
-            if one.scale is not None:
-                mean, spread = scales[one.scale]
+        for raw, split in zip(trials, splits):
+            features = raw.read()
+            if raw.scale is not None:
+                mean, spread = scales[raw.scale]
                 features = (features - mean) / spread
-            trial = Trial(features.astype(np.float32), None, day.session, one.block, one.number, sentence=one.sentence,
-                          signal=one.signal, quarantine=one.quarantine)
-            if one.sentence is not None:
-                trial = replace(trial, labels=checked_labels(importer, one.sentence))
-                if one.signal.label_names == PHONEMES:
-                    done.foreign += bool(FOREIGN_LETTER.search(one.sentence))
-                    done.guessed.update(guessed_words(one.sentence))
-            with reading(one.path, one.place):
+            trial = Trial(features.astype(np.float32), None, day.session, raw.block, raw.number, sentence=raw.sentence,
+                          signal=raw.signal, quarantine=raw.quarantine)
+            if raw.sentence is not None:
+                trial = replace(trial, labels=checked_labels(importer, raw.sentence))
+                if raw.signal.label_names == PHONEMES:
+                    done.foreign += bool(FOREIGN_LETTER.search(raw.sentence))
+                    done.guessed.update(guessed_words(raw.sentence))
+            with reading(raw.path, raw.place):
                 check_features(trial.features)
-            trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, one.names))
+            trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, raw.names))
             writers[split].write(trial)
-            marked[trial.quarantine] += bool(trial.quarantine)
-        made = f"{key} without {len(faults)} faulty trials" if faults else key
+            reasons[trial.quarantine] += bool(trial.quarantine)
+        content = f"{key} without {len(faults)} faulty trials" if faults else key
         for writer in writers.values():
-            writer.file.attrs.update(format=type(importer).__name__, content=made, splits=" ".join(names))
+            writer.file.attrs.update(format=type(importer).__name__, content=content, splits=" ".join(names))
     for split in set(SPLITS) - set(names):  # written before, from other content
         (folder / f"data_{split}.hdf5").unlink(missing_ok=True)
     done.trials += Counter(splits)
-    done.quarantined += marked
+    done.quarantined += reasons
     done.files += len(names)
 
 # %% ../../nbs/data/convert.ipynb #88a07b90
@@ -701,29 +702,29 @@ def convert(
     importer: Importer,  # what is converted, and how
 ) -> Converted:
     "Write recordings in the kit's layout; raise `KitError` if there are none, or if others are in the way."
-    done, days = Converted(Path(importer.out) / "hdf5_data_final"), list[SourceDay]()
+    report, days = Converted(Path(importer.out) / "hdf5_data_final"), list[SourceDay]()
     for item in importer.days():
-        done.faults.append(item) if isinstance(item, Fault) else days.append(item)
-    if not days and not done.faults:
-        what = "is a file; give its folder" if Path(importer.folder).is_file() else "holds nothing to convert"
-        raise KitError(f"{importer.folder}: {what}; expected {importer.__doc__}")
-    for path in sorted(done.folder.glob("*/data_*.hdf5")):
-        if (made := stored_mark(path)["format"]) != type(importer).__name__:
-            raise Fault(path, "", "", f"comes from another format, {made}; give another folder with --out")
+        report.faults.append(item) if isinstance(item, Fault) else days.append(item)
+    if not days and not report.faults:
+        problem = "is a file; give its folder" if Path(importer.folder).is_file() else "holds nothing to convert"
+        raise KitError(f"{importer.folder}: {problem}; expected {importer.__doc__}")
+    for path in sorted(report.folder.glob("*/data_*.hdf5")):
+        if (origin := stored_mark(path)["format"]) != type(importer).__name__:
+            raise Fault(path, "", "", f"comes from another format, {origin}; give another folder with --out")
     held_out = HeldOut(importer.held_out)
     try:
-        for day in followed(days, len(days), "convert", "day"):
+        for day in track_progress(days, len(days), "convert", "day"):
             try:
-                key = content_key(importer, day, held_out, done.folder.parent / MEMO)
-                if is_complete(done.folder / day.session, key, importer.skip_faulty):
-                    done.kept += 1
+                key = content_key(importer, day, held_out, report.folder.parent / MEMO)
+                if is_complete(report.folder / day.session, key, importer.skip_faulty):
+                    report.kept += 1
                 else:
-                    write_day(importer, day, key, held_out, done)
+                    write_day(importer, day, key, held_out, report)
             except Fault as fault:
-                done.faults.append(fault)
+                report.faults.append(fault)
             with suppress(OSError):
-                (done.folder / day.session).rmdir()  # if nothing came of it
+                (report.folder / day.session).rmdir()  # if nothing came of it
     finally:  # a signal can come between the creation of a file and the block that would delete it
-        for half in done.folder.glob("*/.data_*.partial"):
-            half.unlink(missing_ok=True)
-    return done
+        for partial in report.folder.glob("*/.data_*.partial"):
+            partial.unlink(missing_ok=True)
+    return report

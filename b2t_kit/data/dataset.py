@@ -10,7 +10,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
-           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'look_at']
+           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -32,7 +32,8 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, as_png, file_state, followed, platform, printable, regular_file, to_dict
+from ..core import KitError, HashCache, as_png, file_state, track_progress, platform, printable, regular_file
+from ..core import to_dict
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -110,11 +111,11 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     "Heat maps of the kinds of features, and the mean over each array; `limit` standard deviations end the colours."
     import matplotlib.pyplot as plt
 
-    kinds, places = trial.signal.kinds, trial.signal.places
+    kinds, arrays = trial.signal.kinds, trial.signal.places
     parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)  # (kind, T, channel)
-    means = parts.reshape(*parts.shape[:2], len(places), -1).mean(-1)  # (kind, T, array)
+    means = parts.reshape(*parts.shape[:2], len(arrays), -1).mean(-1)  # (kind, T, array)
     seconds, channels, span = parts.shape[1] * BIN_SECONDS, parts.shape[2], 1.05 * np.abs(means).max() + 1e-6
-    borders = np.linspace(0, channels, len(places) + 1)
+    borders = np.linspace(0, channels, len(arrays) + 1)
     figure, axes = plt.subplots(2, len(kinds), figsize=(9, 4.6), dpi=72, height_ratios=(2.6, 1), sharex=True,
                                 sharey="row", layout="constrained", squeeze=False)
     for (upper, lower), name, part, mean in zip(axes.T, kinds, parts, means):
@@ -124,14 +125,14 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
         upper.set_title(name, fontsize=9)
         lines = lower.plot((np.arange(len(mean)) + 0.5) * BIN_SECONDS, mean, linewidth=0.8)
         lower.set(xlim=(0, seconds), ylim=(-span, span), xlabel="time (s)")
-    axes[0, 0].set_yticks((borders[1:] + borders[:-1]) / 2, places, fontsize=8)
+    axes[0, 0].set_yticks((borders[1:] + borders[:-1]) / 2, arrays, fontsize=8)
     axes[1, 0].set_ylabel("mean (sd)")
-    figure.legend(lines, places, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
+    figure.legend(lines, arrays, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
     title = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is not None:
         names, phonemes = trial.signal.label_names, trial.signal.labels == T15.labels
-        shown = show(trial.labels) if phonemes else "".join(names[label] for label in trial.labels)
-        title += f": {trial.sentence}\n{shown if len(shown) <= 78 else shown[:74] + ' ...'}"
+        text = show(trial.labels) if phonemes else "".join(names[label] for label in trial.labels)
+        title += f": {trial.sentence}\n{text if len(text) <= 78 else text[:74] + ' ...'}"
     figure.suptitle(title, fontsize=9)
     return figure
 
@@ -231,27 +232,27 @@ def check_storage(data: h5py.Dataset) -> None:
     if h5py.h5o.get_info(data.id).rc > 1:
         raise KitError("is shared with another trial; give each its own data")
     if data.chunks is None:
-        if (stored := data.id.get_storage_size()) < data.nbytes:
-            raise KitError(f"has only {stored} of its {data.nbytes} bytes; write it again")
+        if (num_bytes := data.id.get_storage_size()) < data.nbytes:
+            raise KitError(f"has only {num_bytes} of its {data.nbytes} bytes; write it again")
         return
     size = math.prod(data.chunks) * data.dtype.itemsize
-    number = math.prod(-(-length // part) for length, part in zip(data.shape, data.chunks))
+    expected = math.prod(-(-length // part) for length, part in zip(data.shape, data.chunks))
     filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
-    packer = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}  # these leave the size as it is
-    if size > CHUNK_BYTES or packer and number > MAX_CHUNKS:
-        raise KitError(f"has {number} chunks of {size} bytes; write it with fewer or smaller ones")
-    if (written := data.id.get_num_chunks()) < number:
-        raise KitError(f"has only {written} of its {number} chunks; write it again")
-    if packer not in (set(), {h5py.h5z.FILTER_DEFLATE}, {h5py.h5z.FILTER_LZF}):
+    codecs = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}  # these leave the size as it is
+    if size > CHUNK_BYTES or codecs and expected > MAX_CHUNKS:
+        raise KitError(f"has {expected} chunks of {size} bytes; write it with fewer or smaller ones")
+    if (num_chunks := data.id.get_num_chunks()) < expected:
+        raise KitError(f"has only {num_chunks} of its {expected} chunks; write it again")
+    if codecs not in (set(), {h5py.h5z.FILTER_DEFLATE}, {h5py.h5z.FILTER_LZF}):
         raise KitError(f"is compressed by HDF5 filters {sorted(filters)}; use gzip or lzf")
     chunks = list[Any]()
-    if packer:
+    if codecs:
         data.id.chunk_iter(chunks.append)
     for chunk in chunks:  # HDF5 allocates whatever comes out; lzf at most 100 times as much as went in
         fits = chunk.size <= size + size // 100 + 1000
-        if fits and packer == {h5py.h5z.FILTER_DEFLATE} and chunk.filter_mask == 0:
-            packed = data.id.read_direct_chunk(chunk.chunk_offset)[1]
-            fits = len(zlib.decompressobj().decompress(packed, size + 1000)) <= size + 4
+        if fits and codecs == {h5py.h5z.FILTER_DEFLATE} and chunk.filter_mask == 0:
+            payload = data.id.read_direct_chunk(chunk.chunk_offset)[1]
+            fits = len(zlib.decompressobj().decompress(payload, size + 1000)) <= size + 4
         if not fits:
             raise KitError("unpacks to more than its size")
 
@@ -268,11 +269,11 @@ def open_dataset(
         data = open_member(group, name)
         if not isinstance(data, h5py.Dataset):
             raise KitError("dataset is missing")
-        found = data.shape or ()
-        if len(found) != len(shape) or any(length > most if wanted is None else length != wanted
-                                           for length, wanted in zip(found, shape)):
-            turned = "; time is the first axis" * (found == shape[::-1] != shape)
-            raise KitError(f"has shape {found}, expected {str(shape).replace('None', f'up to {most}')}{turned}")
+        actual = data.shape or ()
+        if len(actual) != len(shape) or any(length > most if expected is None else length != expected
+                                            for length, expected in zip(actual, shape)):
+            hint = "; time is the first axis" * (actual == shape[::-1] != shape)
+            raise KitError(f"has shape {actual}, expected {str(shape).replace('None', f'up to {most}')}{hint}")
         if data.dtype.kind not in kinds:
             raise KitError(f"holds {data.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}")
         check_storage(data)
@@ -283,8 +284,8 @@ def check_text(text: str) -> None:
     "Raise `KitError` for a text that is too long, not UTF-8, or has control characters other than white space."
     if len(text) > TEXT_LIMIT:
         raise KitError(f"has {len(text)} characters, more than {TEXT_LIMIT}")
-    if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
-        raise KitError(f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
+    if match := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
+        raise KitError(f"has the character {match[0]!r}; it should be plain UTF-8 text")
 
 # %% ../../nbs/01_dataset.ipynb #b8df8a7e
 _Value = TypeVar("_Value", int, str)
@@ -341,10 +342,10 @@ def signal_difference(
              and getattr(signal, item.name) != getattr(known, item.name)]
     if not names:
         return ""
-    how = f"{signal}, but {other} has {known}"
+    difference = f"{signal}, but {other} has {known}"
     if str(signal) == str(known):
-        how = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(known, names[0])}'"
-    return f"has {how}; these cannot be mixed: keep them in folders of their own"
+        difference = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(known, names[0])}'"
+    return f"has {difference}; these cannot be mixed: keep them in folders of their own"
 
 # %% ../../nbs/01_dataset.ipynb #567700a3
 @dataclass(frozen=True)
@@ -410,11 +411,11 @@ def check_features(features: np.ndarray) -> None:
     with np.errstate(over="ignore"):
         if 0 < np.dot(flat, flat) <= MAX_VALUE**2:
             return
-    bad = np.argwhere(~(np.abs(features) <= MAX_VALUE))
-    if len(bad):
-        value, (row, column) = features[tuple(bad[0])], bad[0]
-        beyond = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
-        raise KitError(f"{value:g} at bin {row}, feature {column}{beyond}")
+    positions = np.argwhere(~(np.abs(features) <= MAX_VALUE))
+    if len(positions):
+        value, (row, column) = features[tuple(positions[0])], positions[0]
+        suffix = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
+        raise KitError(f"{value:g} at bin {row}, feature {column}{suffix}")
     if not features.any():
         raise KitError("is 0 everywhere")
 
@@ -422,14 +423,14 @@ def check_features(features: np.ndarray) -> None:
 def read_labels(file: h5py.File, info: TrialInfo) -> np.ndarray:  # (L,) int64
     "Read a trial's label ids; raise `Fault` if one is not among the classes."
     with reading(info.file, info.group, "seq_class_ids"):
-        group, most = open_trial(file, info.group), info.signal.num_labels
-        stored = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
-        labels = stored[:info.num_labels]
+        group, num_labels = open_trial(file, info.group), info.signal.num_labels
+        ids = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
+        labels = ids[:info.num_labels]
         if len(labels) < info.num_labels:
-            raise KitError(f"has shape {stored.shape}, too short for {info.num_labels} ids")
-        if len(wrong := np.flatnonzero((labels < 1) | (labels > most))):
-            raise KitError(f"id {labels[wrong[0]]} at position {wrong[0]} is not between 1 and {most}")
-        if stored[info.num_labels:].any():
+            raise KitError(f"has shape {ids.shape}, too short for {info.num_labels} ids")
+        if len(positions := np.flatnonzero((labels < 1) | (labels > num_labels))):
+            raise KitError(f"id {labels[positions[0]]} at position {positions[0]} is not between 1 and {num_labels}")
+        if ids[info.num_labels:].any():
             raise KitError(f"is not 0 after its {info.num_labels} ids")
     return labels
 
@@ -478,25 +479,25 @@ def find_recordings(
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
     "Find the recordings; raise `NoRecordings` if there are none, `KitError` if several."
-    starts, where = [Path(path or ".")], f"{path}: "
+    starts, context = [Path(path or ".")], f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
-        below = [(root, sorted(root.glob("*/*" if root.name == "datasets" else "*"))) for root in roots]
-        starts = [start for root, inner in below for start in (root, *filter(Path.is_dir, inner))]
-        where = f"looked in and below {', '.join(map(str, roots))}: "
+        trees = [(root, sorted(root.glob("*/*" if root.name == "datasets" else "*"))) for root in roots]
+        starts = [start for root, children in trees for start in (root, *filter(Path.is_dir, children))]
+        context = f"looked in and below {', '.join(map(str, roots))}: "
     elif not starts[0].is_dir():
         raise KitError(f"{path}: no such folder")
     levels = [level for start in starts for level in (
         start, start / "hdf5_data_final", *sorted(start.glob("*/hdf5_data_final")))]
-    found = {level.resolve(): level for level in levels if sessions_of(level)}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
-        raise KitError(f"{where}several recordings found, name one: {', '.join(map(str, found.values()))}")
+    matches = {level.resolve(): level for level in levels if sessions_of(level)}
+    if len(matches) == 1:
+        return next(iter(matches.values()))
+    if matches:
+        raise KitError(f"{context}several recordings found, name one: {', '.join(map(str, matches.values()))}")
     if path is not None and list(starts[0].glob("data_*.hdf5")):
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
     hint = "" if path is None else "; b2t convert makes them of other files"
-    raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final{hint}")
+    raise NoRecordings(f"{context}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final{hint}")
 
 # %% ../../nbs/01_dataset.ipynb #5a728cb0
 def index_file(
@@ -511,16 +512,16 @@ def index_file(
     with reading(path):
         count = len(file)
         names = sorted(map(os.fsdecode, file)) if count <= MAX_TRIALS else []  # bytes where a name is not UTF-8
-    wanted = {f"trial_{number:04d}" for number in range(len(names))}
+    expected = {f"trial_{number:04d}" for number in range(len(names))}
     if not names:
         yield Fault(path, "", "", f"holds {count} trials, expected 1 to {MAX_TRIALS}")
-    if missing := wanted - set(names):
-        yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - wanted)}")
+    if missing := expected - set(names):
+        yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - expected)}")
     for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
         try:
-            info, here = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
-            if (twin := seen.setdefault((info.block, info.number), here)) != here:
-                raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {twin}")
+            info, location = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
+            if (duplicate := seen.setdefault((info.block, info.number), location)) != location:
+                raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {duplicate}")
             yield info
         except Fault as fault:
             yield fault
@@ -537,8 +538,8 @@ class Recordings(AbstractContextManager):
     ) -> None:
         "Raise `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
-        several: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
-        self.folders, self.split = [find_recordings(one) for one in several or [None]], split
+        folders: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
+        self.folders, self.split = [find_recordings(one) for one in folders or [None]], split
         self.folder = self.folders[0]
         self.infos: list[TrialInfo] = []
         self.signals: dict[Path, Signal] = {}  # folder -> what its features are
@@ -557,8 +558,8 @@ class Recordings(AbstractContextManager):
                 continue
             file = self._files[path] = open_file(path)
             signal = read_signal(file)
-            known = self.signals.setdefault(root, signal)
-            if message := signal_difference(signal, first.setdefault(root, path), known):
+            expected = self.signals.setdefault(root, signal)
+            if message := signal_difference(signal, first.setdefault(root, path), expected):
                 raise Fault(path, "", "", message)
             for info in index_file(file, self.sessions.index(session), split != "test", signal, {}):
                 if isinstance(info, Fault):
@@ -685,33 +686,33 @@ class RunningNorm:
 # %% ../../nbs/01_dataset.ipynb #01326b2c
 def trial_digests(
     recordings: Recordings,
-    memo: str | Path | None = None,  # as for `Remembered`
+    memo: str | Path | None = None,  # as for `HashCache`
 ) -> list[str]:  # 32 hexadecimal digits each
     "Return a hash of each trial's features and labels; reads only files that changed since their hashes were kept."
-    memory, infos = Remembered(memo), recordings.infos
+    cache, infos = HashCache(memo), recordings.infos
     states = {info.file: recordings.file_state(info.file) for info in infos}
-    known = {path: memory.known(path, state) for path, state in states.items()}
-    missing = [index for index, info in enumerate(infos) if info.group not in known[info.file]]
+    digests = {path: cache.known(path, state) for path, state in states.items()}
+    missing = [index for index, info in enumerate(infos) if info.group not in digests[info.file]]
 
     def digest(index: int) -> str:
-        found = hashlib.sha256(recordings.features(index).astype("<f4", copy=False).data)
+        checksum = hashlib.sha256(recordings.features(index).astype("<f4", copy=False).data)
         if (labels := recordings.labels(index)) is not None:
-            found.update(labels.astype("<i8").data)
-        return found.hexdigest()[:32]
+            checksum.update(labels.astype("<i8").data)
+        return checksum.hexdigest()[:32]
 
     bar = tqdm(total=len(missing), desc="hash", unit="trial", delay=2, leave=False, disable=not missing)
     with bar, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for index, found in zip(missing, pool.map(digest, missing)):
-            known[infos[index].file][infos[index].group] = found
+        for index, checksum in zip(missing, pool.map(digest, missing)):
+            digests[infos[index].file][infos[index].group] = checksum
             bar.update()
-    memory.keep({path: (states[path], hashes) for path, hashes in known.items()
-                 if recordings.file_state(path) == states[path]})
-    return [known[info.file][info.group] for info in infos]
+    cache.keep({path: (states[path], hashes) for path, hashes in digests.items()
+                if recordings.file_state(path) == states[path]})
+    return [digests[info.file][info.group] for info in infos]
 
 # %% ../../nbs/01_dataset.ipynb #ef262ad2
 def data_fingerprint(
     recordings: Recordings,
-    memo: str | Path | None = None,  # as for `Remembered`
+    memo: str | Path | None = None,  # as for `HashCache`
 ) -> dict[str, Any]:  # plain values
     "Counts, and by session a hash of the trials' places, sentences, features and labels."
     infos, days = recordings.infos, dict[str, list[Any]]()
@@ -735,10 +736,10 @@ class DayStatistics:
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
-        self.short, self.room = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
+        self.short, self.min_span = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
         self.total, self.squares, self.largest = np.zeros((3, columns))
         self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
-        self.at = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
+        self.largest_trial = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
@@ -751,7 +752,7 @@ class DayStatistics:
         self.squares += np.einsum("tc,tc->c", features, features, dtype=np.float64)
         self.least = min(self.least, float(features.min()))
         size = np.abs(features - features.mean(0)).max(0)  # a day's first trials can be scored by the day before
-        self.at[size > self.largest] = len(self.trials)
+        self.largest_trial[size > self.largest] = len(self.trials)
         self.largest = np.maximum(self.largest, size)
         differs = features[1:] != features[:-1]
         self.changes += differs.sum(0)
@@ -773,16 +774,16 @@ class DayStatistics:
         "Whether nothing can be learned: nearly all columns are dead, or nearly all bins repeat the one before."
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
-    def strange(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
+    def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
         "Return the warnings about the day, besides its mean and standard deviation."
         bins, number = self.others.tolist()
-        again = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
-        longest = max(10.0, math.log(1e-9) / math.log(again))  # chance makes one of this length in a billion bins
-        if long := [at for at, (length, *_) in enumerate(self.stretches) if length >= longest]:
-            length, start, size = self.stretches[long[0]]
-            what = "stay the same" if size else "are 0"
-            yield (f"all columns {what} from bin {start} to {start + length} of {self.trials[long[0]]}; "
-                   f"{len(long)} of {len(self.trials)} trials have such stretches")
+        probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
+        longest = max(10.0, math.log(1e-9) / math.log(probability))  # chance makes one of this length in a billion bins
+        if indices := [index for index, (length, *_) in enumerate(self.stretches) if length >= longest]:
+            length, start, size = self.stretches[indices[0]]
+            phrase = "stay the same" if size else "are 0"
+            yield (f"all columns {phrase} from bin {start} to {start + length} of {self.trials[indices[0]]}; "
+                   f"{len(indices)} of {len(self.trials)} trials have such stretches")
         rare = (self.changes < self.bins / 1000) & ~self.dead
         if self.dead.any():
             yield f"{_listed(self.dead)} never change"
@@ -791,19 +792,19 @@ class DayStatistics:
         scored, alive = self.signal.scale.startswith("z-score"), ~self.dead if not self.dead.all() else self.dead
         means, spreads = self.moments
         mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
-        away = float(np.median(np.abs(means[alive] - usual_mean)))
-        wild = (self.largest > 20) & (self.changes > self.bins / 10)
-        far = away > (1 if scored else 5) * max(spread, usual_spread)
+        distance = float(np.median(np.abs(means[alive] - usual_mean)))
+        outliers = (self.largest > 20) & (self.changes > self.bins / 10)
+        far = distance > (1 if scored else 5) * max(spread, usual_spread)
         if far or not usual_spread / 5 <= spread <= 5 * usual_spread:
             yield (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
                    f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; "
                    "z-score by day")
         elif scored and self.least >= 0:
             yield "no number is below 0, so these are no z-scores; z-score by day"
-        elif scored and wild.any():
-            worst = int(np.argmax(np.where(wild, self.largest, 0)))
+        elif scored and outliers.any():
+            worst = int(np.argmax(np.where(outliers, self.largest, 0)))
             yield (f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
-                   f"{self.trials[self.at[worst]]}; {_listed(wild)} go beyond 20 standard deviations")
+                   f"{self.trials[self.largest_trial[worst]]}; {_listed(outliers)} go beyond 20 standard deviations")
         if self.useless:
             yield "nothing can be learned from this day"
 
@@ -815,20 +816,20 @@ class DayStatistics:
 
 # %% ../../nbs/01_dataset.ipynb #dff011ea
 def _listed(columns: np.ndarray) -> str:
-    found = np.flatnonzero(columns)
-    return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
+    ids = np.flatnonzero(columns)
+    return f"{len(ids)} of {len(columns)} columns ({', '.join(map(str, ids[:8]))}{', ...' * (len(ids) > 8)})"
 
 
 def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
     "Return warnings about implausible days, by session, a line each; days with the same warning share a line."
-    found, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
+    warnings, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
     for name, day in days.items():
-        like = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
-        usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(like, 0).tolist()
-        for text in day.strange(*usual):
-            found.setdefault(text, []).append(name)
-    short, room = sum(day.short for day in days.values()), min((day.room for day in days.values()), default=0)
-    patch = room // 4 * 4 or room
+        peers = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
+        usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(peers, 0).tolist()
+        for text in day.warnings(*usual):
+            warnings.setdefault(text, []).append(name)
+    short, limit = sum(day.short for day in days.values()), min((day.min_span for day in days.values()), default=0)
+    patch = limit // 4 * 4 or limit
     remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
     length = [f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe tiny has "
               f"them; {remedy}"] if short else []
@@ -836,7 +837,7 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
     language = [f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
                 f"{printable(foreign[0])[:100]}"] if foreign else []
     return [f"{names[0]}{f' and {len(names) - 1} other day' * (len(names) > 1)}{'s' * (len(names) > 2)}: {text}"
-            for text, names in found.items()] + length + language
+            for text, names in warnings.items()] + length + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
 def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
@@ -844,8 +845,8 @@ def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStati
     day.add(features, f"{info.group} of {info.file.name}", info.sentence)
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
-    here = f"{info.group} of {info.session}, {info.file.name}"
-    twin = heard.setdefault(hashlib.blake2b(features, digest_size=16).digest(), here)
+    location = f"{info.group} of {info.session}, {info.file.name}"
+    duplicate = heard.setdefault(hashlib.blake2b(features, digest_size=16).digest(), location)
     with reading(info.file, info.group, "input_features"):
         if (features == features[:1]).all():
             raise KitError("is the same in all bins")
@@ -853,8 +854,8 @@ def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStati
             raise KitError(f"{small} values are not 0 and below 1e-38; were these bytes another type?")
         if empty:
             raise KitError(f"is 0 in its last {empty} bins; was it written completely?")
-        if twin != here:
-            raise KitError(f"is the same as in {twin}")
+        if duplicate != location:
+            raise KitError(f"is the same as in {duplicate}")
     if info.num_bins < 14:
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
@@ -862,7 +863,7 @@ def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStati
 def _check_labels(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
-    day.room = min(day.room, info.num_bins // needed)
+    day.min_span = min(day.min_span, info.num_bins // needed)
     day.short += (info.num_bins - 16) // 8 + 1 < needed
     patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
     with reading(info.file, info.group, "seq_class_ids"):
@@ -878,8 +879,8 @@ def _check_sentence(file: h5py.File, info: TrialInfo, heard: dict, day: DayStati
         data = open_dataset(open_trial(file, info.group), "transcription", "iu", (LABEL_WIDTH,))
         wrap = 256 if data.dtype.itemsize == 1 else 1 << 32
         codes = np.array([ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]])
-        if len(wrong := np.flatnonzero(data[:].astype(np.int64) % wrap != codes % wrap)):
-            raise KitError(f"differs from sentence_label at position {wrong[0]}")
+        if len(positions := np.flatnonzero(data[:].astype(np.int64) % wrap != codes % wrap)):
+            raise KitError(f"differs from sentence_label at position {positions[0]}")
 
 # %% ../../nbs/01_dataset.ipynb #bae8999d
 def check_folder(
@@ -891,8 +892,8 @@ def check_folder(
     root, days = find_recordings(folder), {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    signals, heard = dict[Path, Signal](), dict[bytes, str]()  # heard: hashes of features
-    for session in followed(sessions, len(sessions), "validate", "session") if progress else sessions:
+    signals, hashes = dict[Path, Signal](), dict[bytes, str]()
+    for session in track_progress(sessions, len(sessions), "validate", "session") if progress else sessions:
         seen: dict[tuple[int, int], str] = {}
         paths = [session / f"data_{split}.hdf5" for split in SPLITS]
         if not any(map(os.path.lexists, paths)):
@@ -903,7 +904,7 @@ def check_folder(
             try:
                 if os.path.lexists(path):
                     with open_file(path) as file:
-                        yield from _check_file(path, file, signals, seen, heard, days)
+                        yield from _check_file(path, file, signals, seen, hashes, days)
             except Fault as fault:
                 yield fault
 
@@ -941,7 +942,7 @@ def fault_lines(
     yield from (f"{count} more like this: {first[kind]}" for kind, count in hidden.items())
 
 # %% ../../nbs/01_dataset.ipynb #e9e25d15
-def look_at(
+def check_days(
     recordings: Recordings,
     to_train: bool = True,  # refuse them if nothing can be learned from any of the days
 ) -> list[str]:  # warnings
@@ -950,10 +951,10 @@ def look_at(
     for session in dict.fromkeys(info.session for info in recordings.infos):
         members = [index for index, info in enumerate(recordings.infos) if info.session == session]
         day = days[session] = DayStatistics(recordings.infos[members[0]].signal)
-        for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, 8)}):
-            info = recordings.infos[members[place]]
-            day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}", info.sentence)
-    found = signal_warnings(days)
+        for position in sorted({round(point) for point in np.linspace(0, len(members) - 1, 8)}):
+            info = recordings.infos[members[position]]
+            day.add(recordings.features(members[position]), f"{info.group} of {info.file.name}", info.sentence)
+    warnings = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):
-        raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {found[0]}")
-    return found
+        raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {warnings[0]}")
+    return warnings

@@ -159,25 +159,25 @@ def download(
     if size_on_disk(part) > file.size or not file.size:  # of another file, or of an empty one
         part.write_bytes(b"")
     with tqdm(total=file.size, unit="B", unit_scale=True, desc=file.name, disable=not progress) as bar:
-        while (have := size_on_disk(part)) < file.size:
+        while (offset := size_on_disk(part)) < file.size:
             try:
-                with open_url(base_url, file.link, token, have) as reply:
-                    whole = reply.status != 206  # it may send everything from the start instead
-                    with open(part, "wb" if whole else "ab") as output:
+                with open_url(base_url, file.link, token, offset) as reply:
+                    restart = reply.status != 206  # it may send everything from the start instead
+                    with open(part, "wb" if restart else "ab") as output:
                         while output.tell() <= file.size and (block := reply.read(1 << 18)):
                             output.write(block)
                             bar.update(output.tell() - bar.n)
-                trouble = "the connection closed"
+                problem = "the connection closed"
             except PASSING_FAULTS as error:
-                trouble = explain(error) if isinstance(error, HTTPError) else str(getattr(error, "reason", error))
+                problem = explain(error) if isinstance(error, HTTPError) else str(getattr(error, "reason", error))
                 if isinstance(error, HTTPError) and error.code not in _BUSY:
-                    raise KitError(f"{file.name}: {trouble}") from None
+                    raise KitError(f"{file.name}: {problem}") from None
             except OSError as error:
                 raise KitError(f"{part}: cannot be written ({error.strerror}); free some space and run this again"
                                ) from None
-            failures = 0 if size_on_disk(part) > have else failures + 1
+            failures = 0 if size_on_disk(part) > offset else failures + 1
             if failures == ATTEMPTS:
-                raise KitError(f"{file.name}: stopped after {size_on_disk(part)} of {file.size} bytes ({trouble}); run "
+                raise KitError(f"{file.name}: stopped after {size_on_disk(part)} of {file.size} bytes ({problem}); run "
                                "this again to continue")
             if size_on_disk(part) < file.size:
                 time.sleep(pause * 2**failures)
@@ -202,8 +202,8 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
     "Unpack the archive's folder of this name, completely or not at all; raise `KitError` if it cannot."
     folder, files = Path(folder), dict[PurePosixPath, zipfile.ZipInfo]()
     try:
-        with zipfile.ZipFile(regular_file(archive)) as packed, atomic_folder(folder) as aside:
-            for member in packed.infolist():
+        with zipfile.ZipFile(regular_file(archive)) as zip_file, atomic_folder(folder) as staging:
+            for member in zip_file.infolist():
                 path = PurePosixPath(member.filename.replace("\\", "/"))
                 link = (member.external_attr >> 16) & 0o170000 == 0o120000
                 if link or not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
@@ -212,16 +212,16 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
                     if path in files:
                         raise zipfile.BadZipFile("two of its files have the same name")
                     files[path] = member
-            inside = {PurePosixPath(*path.parts[path.parts.index(folder.name) + 1:]): member
-                      for path, member in files.items() if folder.name in path.parts[:-1]} or files
-            if not inside:
+            members = {PurePosixPath(*path.parts[path.parts.index(folder.name) + 1:]): member
+                       for path, member in files.items() if folder.name in path.parts[:-1]} or files
+            if not members:
                 raise zipfile.BadZipFile("it holds no files")
-            check_download_space(folder.parent, sum(member.file_size for member in inside.values()),
+            check_download_space(folder.parent, sum(member.file_size for member in members.values()),
                                  f"unpack {Path(archive).name}")
-            bar = tqdm(inside.items(), desc=f"unpacking {folder.name}", unit="file", disable=not progress)
+            bar = tqdm(members.items(), desc=f"unpacking {folder.name}", unit="file", disable=not progress)
             for path, member in bar:
-                (aside / path).parent.mkdir(parents=True, exist_ok=True)
-                with packed.open(member) as source, open(aside / path, "wb") as output:
+                (staging / path).parent.mkdir(parents=True, exist_ok=True)
+                with zip_file.open(member) as source, open(staging / path, "wb") as output:
                     shutil.copyfileobj(source, output, 1 << 20)
     except DAMAGED_ZIP as error:
         raise KitError(f"{archive}: is damaged or not a zip archive ({error}); remove it and run this again") from None
@@ -293,12 +293,12 @@ TERMS_FILE = "terms.json"
 # %% ../../nbs/data/download.ipynb #4de264d7
 def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = DRYAD) -> dict[str, Any]:
     "Return the terms of a set whose files will be downloaded, as the archive and the kit state them."
-    page, stated = f"https://dandiarchive.org/dandiset/{published.dandi}", None
+    page, answer = f"https://dandiarchive.org/dandiset/{published.dandi}", None
     if published.doi:
         page = f"https://doi.org/{published.doi}"
-        about = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}")
-        stated = about.get("license") if isinstance(about, dict) else None
-    licence = stated[:200] if isinstance(stated, str) and stated else f"not stated by the archive; {published.licence}"
+        record = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}")
+        answer = record.get("license") if isinstance(record, dict) else None
+    licence = answer[:200] if isinstance(answer, str) and answer else f"not stated by the archive; {published.licence}"
     return {"set": published.name, "about": published.about, "page": page, "licence": licence,
             "terms": list(published.terms), "files": [asdict(file) for file in files]}
 
@@ -323,27 +323,27 @@ def fetch_archives(
 ) -> list[Path]:  # folders, and archives that are not zip files
     "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
     with new_folders(out) as folder:
-        offered, places = list_files(published.doi, base_url), dict[RemoteFile, Path]()
+        files, paths = list_files(published.doi, base_url), dict[RemoteFile, Path]()
         for pattern, target in wanted.items():
-            found = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
-                     for file in offered if fnmatchcase(file.name, pattern)}
-            if not found:
-                there = ", ".join(file.name for file in offered) or "nothing"
-                raise KitError(f"{base_url}: {published.name} has no file '{pattern}', only {there}; has it changed?")
-            places |= found
-        left = [file for file, place in places.items() if not place.exists()]
-        tell(terms_text(terms := terms_of(published, list(places), base_url)))
-        here = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in left)
-        needed = sum(file.size for file in left) * (1 + UNPACKED) - here
+            matches = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
+                       for file in files if fnmatchcase(file.name, pattern)}
+            if not matches:
+                names = ", ".join(file.name for file in files) or "nothing"
+                raise KitError(f"{base_url}: {published.name} has no file '{pattern}', only {names}; has it changed?")
+            paths |= matches
+        missing = [file for file, path in paths.items() if not path.exists()]
+        tell(terms_text(terms := terms_of(published, list(paths), base_url)))
+        on_disk = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in missing)
+        needed = sum(file.size for file in missing) * (1 + UNPACKED) - on_disk
         check_download_space(folder, max(0, int(needed)), "download and unpack")
-        for file, place in places.items():
-            if file in left or place.is_file():
+        for file, path in paths.items():
+            if file in missing or path.is_file():
                 archive = download(file, folder, token, progress, base_url)
-                if archive != place:
-                    unpack_archive(archive, place, progress)
+                if archive != path:
+                    unpack_archive(archive, path, progress)
                     archive.unlink()
             save_json(folder / TERMS_FILE, terms)
-    return list(places.values())
+    return list(paths.values())
 
 # %% ../../nbs/data/download.ipynb #a2d99394
 ARCHIVES = {  # folder they unpack to -> archive on Dryad
@@ -363,13 +363,13 @@ def fetch(
         raise KitError(f"unknown source {source!r}: use dryad or kaggle")
     if source == "kaggle" and baseline:
         raise KitError("the pretrained baseline is on Dryad only: fetch it with source dryad")
-    places = [Path(out) / folder for folder in ARCHIVES][: 1 + baseline]
-    missing = {ARCHIVES[place.name]: place.name for place in places if not _is_there(place)}
+    paths = [Path(out) / folder for folder in ARCHIVES][: 1 + baseline]
+    missing = {ARCHIVES[path.name]: path.name for path in paths if not _is_there(path)}
     if missing and source == "kaggle":
         return [fetch_kaggle(out)]
     if missing:
         fetch_archives(T15_SET, missing, out, **options)
-    return places
+    return paths
 
 
 def _is_there(folder: Path) -> bool:
@@ -416,7 +416,7 @@ def fetch_language_model(name: str, out: str | Path) -> Path:
         raise KitError(f"'{name}' is not a published language model: {', '.join(PUBLISHED)}")
     model = PUBLISHED[name]
     with new_folders(out) as folder, _client("huggingface_hub", "are you online?") as hub:
-        here = size_on_disk(folder / model.files[0])
-        check_download_space(folder, int(model.gigabytes * 1e9) - here, f"download {name}")
+        on_disk = size_on_disk(folder / model.files[0])
+        check_download_space(folder, int(model.gigabytes * 1e9) - on_disk, f"download {name}")
         files = [hub.hf_hub_download(model.repository, file, local_dir=str(folder)) for file in model.files]
         return Path(files[0])

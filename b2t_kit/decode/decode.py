@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core import MEMO, Kept, KitError, as_png, content_hash, csv_text, file_hash, followed, load_json
+from ..core import MEMO, CachedFiles, KitError, as_png, content_hash, csv_text, file_hash, track_progress
+from ..core import load_json
 from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
 from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
@@ -64,8 +65,8 @@ def choose_words(
     # those that can occur in scored text
     words = [word for word in model.words if normalise(word) == word and re.search("[a-z]", word) and " " not in word]
     if not model.words:  # a KenLM file without words: those of the dictionary that it knows
-        known = list(own_words(lexicon))
-        words = [known[index] for index in np.flatnonzero(model.numbers(known))]
+        vocabulary = list(own_words(lexicon))
+        words = [vocabulary[index] for index in np.flatnonzero(model.numbers(vocabulary))]
     return build_lexicon(words, lexicon, names=names), model
 
 
@@ -127,8 +128,8 @@ class LogitSource:
 
     def record(self, folder: Path | None = None) -> tuple[TuningRecord, str | None]:
         "Return the record of tuned weights that counts, and the digest that it must be for."
-        places = self.records(folder or self.folder)
-        path, digest = next((place for place in places if place[0].exists()), places[0])
+        records = self.records(folder or self.folder)
+        path, digest = next((record for record in records if record[0].exists()), records[0])
         return read_tuning(path), digest
 
     def sentences(self) -> tuple[str, ...]:
@@ -186,20 +187,20 @@ class TrainedSource(LogitSource):
         "Return the stored temperature, or fit it to the network's validation trials, or estimate it from the logits."
         from b2t_kit.speech.evaluate import decoded_from, fit_network
 
-        network, logits, lacking = self.network, [trial.logits for trial in trials], Calibration.lacking
-        if found := read_calibration(network.folder, network.digest):
-            return found
+        network, logits, missing = self.network, [trial.logits for trial in trials], Calibration.lacking
+        if calibration := read_calibration(network.folder, network.digest):
+            return calibration
         if network.settled:
             return estimate_temperature(logits, "trials that were not in training")
         with suppress(KitError):  # there may be no validation recordings
             val = self.in_split("val")
-            place = val.folder if folder is None or folder == self.folder else folder / "val"
+            val_folder = val.folder if folder is None or folder == self.folder else folder / "val"
             if not val.own:
-                lacking = "the decoder's own validation trials"
+                missing = "the decoder's own validation trials"
             else:
-                with new_folders(place), Recordings(val.data, "val") as recordings:
-                    found = fit_network(network, val.own, decoded_from(recordings, val.read(place).path))
-        return found or estimate_temperature(logits, lacking)
+                with new_folders(val_folder), Recordings(val.data, "val") as recordings:
+                    calibration = fit_network(network, val.own, decoded_from(recordings, val.read(val_folder).path))
+        return calibration or estimate_temperature(logits, missing)
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,9 @@ class RunLogits(TrainedSource):
     precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
 
     def __post_init__(self) -> None:
-        from b2t_kit.speech.evaluate import own_recordings
+        from b2t_kit.speech.evaluate import training_recordings
 
-        object.__setattr__(self, "data", own_recordings(self.run, self.data))
+        object.__setattr__(self, "data", training_recordings(self.run, self.data))
 
     @cached_property
     def decoder(self) -> "Decoder":
@@ -234,10 +235,10 @@ class RunLogits(TrainedSource):
 
     @cached_property
     def own(self) -> frozenset[str]:
-        from b2t_kit.speech.evaluate import own_days
+        from b2t_kit.speech.evaluate import matching_sessions
 
         with Recordings(self.data, self.split) as recordings:
-            return own_days(self.run, recordings)
+            return matching_sessions(self.run, recordings)
 
     @property
     def network(self) -> Network:
@@ -249,12 +250,12 @@ class RunLogits(TrainedSource):
     def read(self, folder: Path) -> SplitLogits:
         "Return the logits, computed only if they are missing or of other weights or recordings."
         from b2t_kit.devices.select import open_device
-        from b2t_kit.speech.evaluate import kept_logits
+        from b2t_kit.speech.evaluate import cached_logits
 
         with (new_folders(folder), open_device(self.device, self.precision) as device,
               Recordings(self.data, self.split) as recordings):
             self.decoder.check_words(recordings.signal)
-            path, key = kept_logits(self.run, self.decoder, recordings, device, folder)
+            path, key = cached_logits(self.run, self.decoder, recordings, device, folder)
         return read_split(path, folder, self.decoder.chose(key["data"]))
 
 
@@ -278,8 +279,8 @@ class AdaptedRun(RunLogits):
 
     @cached_property
     def folder(self) -> Path:
-        plain = super().folder
-        return plain.with_name(f"{plain.name}_adapted")
+        path = super().folder
+        return path.with_name(f"{path.name}_adapted")
 
     def in_split(self, split: str) -> RunLogits:
         return RunLogits(self.run, self.data, split, self.device, self.precision)
@@ -301,19 +302,19 @@ class AdaptedRun(RunLogits):
             return sentence, spell(search.lexicon, sentence)
 
         key = self.key(logits, search)
-        found = Kept([folder / "logits.hdf5", folder / "adapt.json"], key)
-        path, note = found.paths
-        if not found.fresh:
-            found.forget()
+        cache = CachedFiles([folder / "logits.hdf5", folder / "adapt.json"], key)
+        path, record = cache.paths
+        if not cache.fresh:
+            cache.forget()
             with open_device(self.device, self.precision) as device, Recordings(self.data, self.split) as recordings:
-                adapting = AdaptingDecoder(self.decoder, recordings, words, device, adapt=self.adapt)
-                done = AdaptProgress(folder / "progress", key)
-                adapting.go_through(done, progress)
-                rows = dict(zip(adapting.order, done.logits(), strict=True))
+                decoder = AdaptingDecoder(self.decoder, recordings, words, device, adapt=self.adapt)
+                state = AdaptProgress(folder / "progress", key)
+                decoder.go_through(state, progress)
+                rows = dict(zip(decoder.order, state.logits(), strict=True))
                 write_logits(path, ((info, rows[index]) for index, info in enumerate(recordings.infos)))
-            save_json(note, {"trials": done.trials})
-            found.seal()
-            shutil.rmtree(done.folder)
+            save_json(record, {"trials": state.trials})
+            cache.seal()
+            shutil.rmtree(state.folder)
         return read_split(path, folder, logits.chose)
 
     def compare(self, plain: SplitLogits, adapted: SplitLogits, search: BeamSearch) -> "AdaptReport":
@@ -333,10 +334,10 @@ class AdaptedRun(RunLogits):
         if scored:
             with Recordings(self.data, self.split) as recordings:
                 places = {info.place: index for index, info in enumerate(recordings.infos)}
-                true: list[Any] = [recordings.labels(places[trial.place]) for trial in plain.trials]
-            said = [normalise(trial.truth or "").split() for trial in plain.trials]
-            phonemes = [count_edits(true, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
-            words = [count_edits(said, [text.split() for text in side]) for side in texts]
+                targets: list[Any] = [recordings.labels(places[trial.place]) for trial in plain.trials]
+            truths = [normalise(trial.truth or "").split() for trial in plain.trials]
+            phonemes = [count_edits(targets, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
+            words = [count_edits(truths, [text.split() for text in side]) for side in texts]
             errors = {"phonemes": (phonemes[0], phonemes[1]), "words": (words[0], words[1])}
             days = [trial.session for trial in plain.trials]
         report = AdaptReport(dict(steps), days, errors, (old, new), silent)
@@ -389,14 +390,14 @@ class Sentences:
 
     def to_dict(self) -> dict[str, Any]:
         "Return the content of result.json."
-        found: dict[str, Any] = {"trials": len(self.trials)}
+        facts: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
-            found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
+            facts |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
-        more = {"cer": self.cer, "missing_words": self.missing, "warning": self.warning, "adaptation": self.adaptation,
-                "temperature": self.calibration}
-        return found | {name: part if isinstance(part, str) else part.to_dict() for name, part in more.items() if part}
+        extra = {"cer": self.cer, "missing_words": self.missing, "warning": self.warning, "adaptation": self.adaptation,
+                 "temperature": self.calibration}
+        return facts | {name: part if isinstance(part, str) else part.to_dict() for name, part in extra.items() if part}
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
@@ -427,8 +428,8 @@ class Sentences:
 def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[DecodedTrial]:
     "Yield each trial with its n-best list, in their order, decoded on all cores."
     lists = search.decode_each([trial.logits for trial in trials])
-    for trial, found in zip(trials, followed(lists, len(trials), "decoding")):
-        yield DecodedTrial(*trial.place, tuple(found), trial.truth)
+    for trial, nbest in zip(trials, track_progress(lists, len(trials), "decoding")):
+        yield DecodedTrial(*trial.place, tuple(nbest), trial.truth)
 
 
 @dataclass(frozen=True)
@@ -497,23 +498,23 @@ class Decoding:
 
     def search(self) -> BeamSearch:
         "Return the search with tuned or default weights; `KitError` if they are for other words or another network."
-        tuned = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
-        return self.options.search(self.words, tuned, self.calibration)
+        weights = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
+        return self.options.search(self.words, weights, self.calibration)
 
     def tune(self) -> None:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."
         path, self.digest = self.source.records(self.folder)[0]
         trials = [self.logits.trials[index] for index in self.logits.truths]
-        found = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
-                     self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
-                     hotwords=self.options.hot, days=[trial.session for trial in trials])
-        write_atomically(self.folder / "tuning.png", as_png(plot_tuning(found), 110))
-        save_json(path, found.to_dict() | {
+        tuning = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
+                      self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
+                      hotwords=self.options.hot, days=[trial.session for trial in trials])
+        write_atomically(self.folder / "tuning.png", as_png(plot_tuning(tuning), 110))
+        save_json(path, tuning.to_dict() | {
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest), "lm": absolute(self.lm),
             "logits": content_hash(self.logits.key), "temperature": self.options.temperature,
             "chose": sorted(choice_key(trial.place, trial.truth or "") for trial in trials)})
         self.record, self.options = read_tuning(path), replace(self.options, settings={})  # where tuning began
-        self.tuning = found
+        self.tuning = tuning
 
     def decode(self) -> Sentences:
         "Decode the trials and write their sentences; lists in the folder that were made of exactly these are taken up."
@@ -522,23 +523,23 @@ class Decoding:
         same = (record.logits == content_hash(logits.key) and search.config == record.config
                 and self.options.temperature == record.temperature)
         held_out, fitted = record.held_out if same else None, self.calibration.chosen_on
-        lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
+        cache = CachedFiles([self.folder / "nbest.jsonl", self.folder / "result.json"], {
             "logits": logits.key, "asked": self.options.plain(), "words": search_key(search),
             "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)])})
-        fresh = lists.fresh
-        found = list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, logits.trials))
-        leak = leak_warning(self.words[1], self.truths)
-        made = Sentences(with_choices(found, record.chose, logits.chose, fitted), self.folder,
-                         "; ".join([*logits.notes, *([leak] if leak else [])]) or None, report,
-                         held_out=held_out, tuning=self.tuning, calibration=self.calibration,
-                         missing=missing_words(search.lexicon, self.truths),
-                         spelled=logits.order.names != PHONEMES,
-                         default_words=len(self.words[0]) if self.lm == DEFAULT else 0)
+        fresh = cache.fresh
+        trials = list(read_nbest(cache.paths[0]) if fresh else decode_trials(search, logits.trials))
+        warning = leak_warning(self.words[1], self.truths)
+        sentences = Sentences(with_choices(trials, record.chose, logits.chose, fitted), self.folder,
+                              "; ".join([*logits.notes, *([warning] if warning else [])]) or None, report,
+                              held_out=held_out, tuning=self.tuning, calibration=self.calibration,
+                              missing=missing_words(search.lexicon, self.truths),
+                              spelled=logits.order.names != PHONEMES,
+                              default_words=len(self.words[0]) if self.lm == DEFAULT else 0)
         if not fresh:
-            lists.forget()
-            made.save(search.config)
-            lists.seal()
-        return made
+            cache.forget()
+            sentences.save(search.config)
+            cache.seal()
+        return sentences
 
 
 def decode_sentences(
@@ -551,9 +552,9 @@ def decode_sentences(
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
-    folder, chosen = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
+    folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
     with new_folders(folder):
-        decoding = Decoding(source, chosen, folder, progress)
+        decoding = Decoding(source, choices, folder, progress)
         if tune:
             decoding.tune()
         return decoding.decode()
@@ -575,8 +576,8 @@ class WordCounter:
 
     def __init__(self, config: "WordsConfig", sentences: Iterable[str | None]) -> None:
         "Read or build the language model for scoring these sentences; `KitError` if it or the weights are unusable."
-        scored = tuple(sentence for sentence in sentences if sentence)
-        lexicon, model = choose_words(config.lm, exclude=scored)
+        truths = tuple(sentence for sentence in sentences if sentence)
+        lexicon, model = choose_words(config.lm, exclude=truths)
         weights = SearchConfig()
         if config.tuned:
             if not Path(config.tuned).is_file():
@@ -584,7 +585,7 @@ class WordCounter:
             weights = read_tuning(Path(config.tuned)).settings(tuned_for(lexicon, model, None)) or weights
         self.config = replace(weights, beam=config.beam, n_best=5)
         self.search = BeamSearch(lexicon, model, self.config)
-        self.warning = leak_warning(model, scored)
+        self.warning = leak_warning(model, truths)
 
     @property
     def record(self) -> str:
@@ -600,7 +601,7 @@ class WordCounter:
         truths: Sequence[str | None],  # (B,) true sentences; None: not scored
     ) -> dict[str, float]:  # "word_edits" and "words", summed over the rows
         "Return the word errors of a batch, decoded on all cores."
-        trials, said = [], []
+        trials, sentences = [], []
         for row, truth in enumerate(truths):
             if truth and (sentence := normalise(truth)):
                 rows = logits[row, : max(int(frames[row]), 1)].astype(np.float32)
@@ -608,9 +609,9 @@ class WordCounter:
                 if (rows == rows[:, :1]).all():
                     rows[:, 0] += 1e-3
                 trials.append(rows)
-                said.append(sentence)
-        temperature = fit_to_sentences(trials, said).temperature
+                sentences.append(sentence)
+        temperature = fit_to_sentences(trials, sentences).temperature
         lists = self.search.decode_many([tempered(trial, temperature) for trial in trials])
-        true = [sentence.split() for sentence in said]
-        edits = [edit_distance(words, list(found[0].words) if found else []) for words, found in zip(true, lists)]
-        return {"word_edits": float(sum(edits)), "words": float(sum(map(len, true)))}
+        targets = [sentence.split() for sentence in sentences]
+        edits = [edit_distance(words, list(nbest[0].words) if nbest else []) for words, nbest in zip(targets, lists)]
+        return {"word_edits": float(sum(edits)), "words": float(sum(map(len, targets)))}

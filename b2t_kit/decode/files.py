@@ -35,8 +35,8 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
     "Return the logits of one trial as an array; raise `KitError` with their name if they cannot be logits."
     rows = np.asarray(logits)
     if rows.ndim != 2 or rows.shape[1] != len(PHONEMES):
-        turned = rows.ndim == 2 and rows.shape[0] == len(PHONEMES)
-        hint = "; exchange its axes" if turned else "; --tokens FILE names other classes" if rows.ndim == 2 else ""
+        transposed = rows.ndim == 2 and rows.shape[0] == len(PHONEMES)
+        hint = "; exchange its axes" if transposed else "; --tokens FILE names other classes" if rows.ndim == 2 else ""
         raise KitError(f"{name}: has the shape {rows.shape}; expected (frames, {len(PHONEMES)}){hint}")
     if not len(rows):
         raise KitError(f"{name}: is empty; the trial has no frames")
@@ -44,9 +44,9 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
         raise KitError(f"{name}: has the type {rows.dtype}; expected floating-point numbers")
     rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float32)
     high, low = rows.max(axis=1), float(rows.min())  # NaN if any value is NaN
-    wrong = np.flatnonzero(~(np.isfinite(high) & (high <= 1e6)))
-    if len(wrong):
-        raise KitError(f"{name}: frame {wrong[0]} has a value that is not a number, infinite or above "
+    frames = np.flatnonzero(~(np.isfinite(high) & (high <= 1e6)))
+    if len(frames):
+        raise KitError(f"{name}: frame {frames[0]} has a value that is not a number, infinite or above "
                        "a million, or nothing but minus infinity")
     if (rows[0] == rows[0, 0]).all() and (rows == rows[:, :1]).all():
         raise KitError(f"{name}: every class has the same value in every frame")
@@ -85,18 +85,18 @@ def keys_of(names: Iterable[str]) -> list[tuple]:
     """Return the keys of another program's utterances: session, block and trial that end a name; the number that ends
     it, with what stands before, if no number has zeros in front; else its name."""
     names = list(names)
-    whole, numbers = ([kind.fullmatch(name) for name in names] for kind in (_UTTERANCE, _NUMBERED))
-    found: list[tuple] = []
-    for name, utterance, number in zip(names, whole, numbers):
+    utterances, numbers = ([pattern.fullmatch(name) for name in names] for pattern in (_UTTERANCE, _NUMBERED))
+    keys: list[tuple] = []
+    for name, utterance, number in zip(names, utterances, numbers):
         if utterance:
-            found.append((printable(utterance[1])[:100], int(utterance[2]), int(utterance[3])))
+            keys.append((printable(utterance[1])[:100], int(utterance[2]), int(utterance[3])))
         elif is_whole(name):
-            found.append((int(name),))
+            keys.append((int(name),))
         elif number and all(numbers):
-            found.append((printable(number[1])[:100], 0, int(number[2])) if number[1] else (int(number[2]),))
+            keys.append((printable(number[1])[:100], 0, int(number[2])) if number[1] else (int(number[2]),))
         else:
-            found.append((printable(name)[:100], 0, 0))
-    return found
+            keys.append((printable(name)[:100], 0, 0))
+    return keys
 
 
 def places_of(names: Iterable[str]) -> list[tuple[str, int, int]]:
@@ -111,20 +111,20 @@ def read_trials(
 ) -> list[LogitTrial]:  # sorted by session, block and trial
     "Return the trials of a file; raise `KitError` naming the file and the group at fault."
     path = Path(path)
-    named = path.suffix.lower() in (".h5", ".hdf5", *OTHER_FILES)
-    if not named and path.is_file() and not is_hdf5(path):
+    has_suffix = path.suffix.lower() in (".h5", ".hdf5", *OTHER_FILES)
+    if not has_suffix and path.is_file() and not is_hdf5(path):
         raise KitError(f"{path}: logits are read from HDF5, {', '.join(OTHER_FILES[:-2])}")
-    found = (trials_of(_arrays_in(path), path, order) if path.suffix.lower() in OTHER_FILES else
-             _read_groups(path, order, foreign))
-    found.sort(key=lambda trial: trial.place)
-    for trial, other in zip(found, found[1:]):
+    trials = (trials_of(_arrays_in(path), path, order) if path.suffix.lower() in OTHER_FILES else
+              _read_groups(path, order, foreign))
+    trials.sort(key=lambda trial: trial.place)
+    for trial, other in zip(trials, trials[1:]):
         if trial.place == other.place:
             raise KitError(f"{other.name}: has the same session, block and trial as {trial.name}")
-    return found
+    return trials
 
 
 def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
-    found, names, links = list[LogitTrial](), list[str](), list[str]()
+    trials, names, links = list[LogitTrial](), list[str](), list[str]()
     with open_file(path) as file:
         classes = next((file.attrs[key] for key in _CLASS_NAMES if key in file.attrs), None)
         if order is None and classes is not None:
@@ -150,24 +150,24 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             name = printable(f"{path}, /{group}")
             with reading(path, group):
                 part = file[group]
-                given = {key: _text(value) for key, value in part.attrs.items()}
+                attributes = {key: _text(value) for key, value in part.attrs.items()}
             data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
-            if given.keys() & {"session", "block_num", "trial_num"}:
+            if attributes.keys() & {"session", "block_num", "trial_num"}:
                 place = UNNAMED, 0, number
-            session, truth = printable(given.get("session", place[0])), given.get("sentence_label")
+            session, truth = printable(attributes.get("session", place[0])), attributes.get("sentence_label")
             try:
-                block = _whole(given.get("block_num", place[1]))
-                trial = _whole(given.get("trial_num", place[2]))
+                block = _whole(attributes.get("block_num", place[1]))
+                trial = _whole(attributes.get("trial_num", place[2]))
             except (OverflowError, TypeError, ValueError) as error:
                 raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
             with reading(path, group, "logits"):
                 logits = data[()]
-            kept = _without_padding(logits) if foreign else logits
-            found.append(LogitTrial(
+            rows = _without_padding(logits) if foreign else logits
+            trials.append(LogitTrial(
                 session, block, trial, None if truth is None else printable(truth),
-                check_logits(order.columns(kept), name), name, group.removeprefix(f"{session}/"),
-                len(logits) - len(kept), order))
-    return found
+                check_logits(order.columns(rows), name), name, group.removeprefix(f"{session}/"),
+                len(logits) - len(rows), order))
+    return trials
 
 
 def _text(value: Any) -> Any:
@@ -191,9 +191,9 @@ def _without_padding(rows: np.ndarray) -> np.ndarray:
     "Return logits without the last frames in which all classes have the same value, or none has one."
     if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind != "f":
         return rows
-    different = (rows != rows[:, :1]).any(axis=1) | np.isinf(rows[:, 0])
-    real = np.flatnonzero(different & ~np.isnan(rows).all(axis=1))
-    return rows[: real[-1] + 1] if len(real) else rows
+    mask = (rows != rows[:, :1]).any(axis=1) | np.isinf(rows[:, 0])
+    frames = np.flatnonzero(mask & ~np.isnan(rows).all(axis=1))
+    return rows[: frames[-1] + 1] if len(frames) else rows
 
 
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
@@ -213,9 +213,9 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         if path.suffix.lower() in (".pt", ".pth"):
             import torch
 
-            found = torch.load(path, map_location="cpu", weights_only=True)
-            parts = found.items() if isinstance(found, dict) else enumerate(
-                found if isinstance(found, (list, tuple)) else [found])
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            parts = content.items() if isinstance(content, dict) else enumerate(
+                content if isinstance(content, (list, tuple)) else [content])
             tensors = {str(name): (part.float() if part.is_floating_point() else part).detach().numpy()
                        for name, part in parts if isinstance(part, torch.Tensor)}
             if not tensors:
@@ -223,8 +223,8 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
             return tensors
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        return {"0": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        arrays = np.load(path, mmap_mode="r", allow_pickle=False)
+        return {"0": arrays} if isinstance(arrays, np.ndarray) else {name: arrays[name] for name in arrays.files}
     except KitError:
         raise
     except pickle.UnpicklingError:
@@ -254,18 +254,18 @@ def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | Non
     places = places_of(name.removeprefix("arr_") for name in arrays)  # as NumPy calls those without names
     parts = [(place, f"{path}, {printable(name)}", part) for place, name in sorted(zip(places, arrays))
              for part in (arrays[name] if arrays[name].ndim == 3 else [arrays[name]])]
-    found = []
+    trials = []
     for number, (place, name, part) in enumerate(parts):
         place = (UNNAMED, 0, number) if len(parts) > len(arrays) else place
         if part.ndim == 2 and len(part) > MAX_BINS:
             raise KitError(f"{name}: has {len(part):,} frames, more than {MAX_BINS:,}")
-        kept = _without_padding(np.asarray(part))
-        rows = order.columns(kept) if order and kept.ndim == 2 and kept.shape[1] == order.num_classes else kept
-        found.append(LogitTrial(*place, None, check_logits(rows, name), name, str(number),
-                                len(part) - len(kept) if part.ndim else 0, order or PHONEME_ORDER))
-    if not found:
+        logits = _without_padding(np.asarray(part))
+        rows = order.columns(logits) if order and logits.ndim == 2 and logits.shape[1] == order.num_classes else logits
+        trials.append(LogitTrial(*place, None, check_logits(rows, name), name, str(number),
+                                 len(part) - len(logits) if part.ndim else 0, order or PHONEME_ORDER))
+    if not trials:
         raise KitError(f"{path}: holds no arrays")
-    return found
+    return trials
 
 # %% ../../nbs/decode/files.ipynb #40befc3a
 def class_order(path: str | Path) -> ClassOrder:
@@ -290,10 +290,10 @@ def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = ran
     "Return how the sounds of the best paths correlate with those of real sentences; NaN if there are too few."
     from b2t_kit.simulate import real_counts
 
-    heard = [label for trial in trials for label in collapse(trial.logits[:, order].argmax(axis=1)) if label < SILENCE]
-    counts = np.bincount(np.array(heard, np.int64), minlength=SILENCE)[1:]
+    labels = [label for trial in trials for label in collapse(trial.logits[:, order].argmax(axis=1)) if label < SILENCE]
+    counts = np.bincount(np.array(labels, np.int64), minlength=SILENCE)[1:]
     expected = real_counts()[1][1:SILENCE]
-    return float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1]) if len(heard) >= _FEW_SOUNDS else math.nan
+    return float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1]) if len(labels) >= _FEW_SOUNDS else math.nan
 
 
 def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
@@ -308,19 +308,19 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
                     "torch's CTC loss takes it, give it with the first two axes exchanged")
     if trials[0].order.names != PHONEMES:
         return said
-    plain, best = likeness_to_english(trials), ""
-    sounds = [label for trial in trials for label in collapse(trial.logits.argmax(axis=1))]
+    score, best = likeness_to_english(trials), ""
+    labels = [label for trial in trials for label in collapse(trial.logits.argmax(axis=1))]
     # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the silence, which are .23;
     # of a weak network's, whose sounds are as in no English text, up to .40 are silences
-    if plain > 0.5 and sounds.count(SILENCE) > 0.45 * len(sounds):
+    if score > 0.5 and labels.count(SILENCE) > 0.45 * len(labels):
         best = "the silence first and the blank last"
-    if plain < 0.35:
-        others = {name: likeness_to_english(trials, order) for name, order in ORDERS.items()}
-        likeliest = max(others, key=lambda name: np.nan_to_num(others[name], nan=-1))
-        if others[likeliest] > max(0.4, plain + 0.35):
+    if score < 0.35:
+        scores = {name: likeness_to_english(trials, order) for name, order in ORDERS.items()}
+        likeliest = max(scores, key=lambda name: np.nan_to_num(scores[name], nan=-1))
+        if scores[likeliest] > max(0.4, score + 0.35):
             best = likeliest
-        elif plain < 0.2:
-            said.append(f"the sounds of the logits are as frequent as in no English text (correlation {plain:.2f}): "
+        elif score < 0.2:
+            said.append(f"the sounds of the logits are as frequent as in no English text (correlation {score:.2f}): "
                         "if the classes have another order, say it with --tokens FILE")
     if best:
         raise KitError(f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the name "
@@ -357,20 +357,20 @@ class Hypothesis:
 def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64, sums to 1
     "Return the probability of each sentence, normalised over the list."
     totals = np.array([hypothesis.total for hypothesis in hypotheses], dtype=np.float64)
-    shares = np.exp(totals - totals.max(initial=-np.inf))
-    return shares / shares.sum() if len(shares) else shares
+    weights = np.exp(totals - totals.max(initial=-np.inf))
+    return weights / weights.sum() if len(weights) else weights
 
 
 def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # best first
     "Return the list with the confidence of each word of the best sentence set."
     if not hypotheses:
         return []
-    best, agreed = hypotheses[0], np.zeros(len(hypotheses[0].words))
-    for other, share in zip(hypotheses, posteriors(hypotheses)):
+    best, support = hypotheses[0], np.zeros(len(hypotheses[0].words))
+    for other, posterior in zip(hypotheses, posteriors(hypotheses)):
         for block in Levenshtein.opcodes(best.words, other.words):
             if block.tag == "equal":
-                agreed[block.src_start : block.src_end] += share
-    confidences = tuple(round(float(min(value, 1.0)), 6) for value in agreed)
+                support[block.src_start : block.src_end] += posterior
+    confidences = tuple(round(float(min(value, 1.0)), 6) for value in support)
     return [replace(best, confidences=confidences), *hypotheses[1:]]
 
 # %% ../../nbs/decode/files.ipynb #baf45e7c
@@ -418,12 +418,12 @@ def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
             number, seen = 0, dict[tuple[str, int, int], int]()
             for number, line in enumerate(file, 1):
                 try:
-                    found = _decoded_trial(parse_json(line))
+                    trial = _decoded_trial(parse_json(line))
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                     raise KitError(f"{path}, line {number}: is not a decoded trial ({error!r})") from error
-                if (first := seen.setdefault(found.place, number)) != number:
+                if (first := seen.setdefault(trial.place, number)) != number:
                     raise KitError(f"{path}, line {number}: is of the same session, block and trial as line {first}")
-                yield found
+                yield trial
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
     if not number:
@@ -434,16 +434,16 @@ def _decoded_trial(row: Any) -> DecodedTrial:
     json.dumps(row, ensure_ascii=False).encode()  # raises for half of a surrogate pair
     if not isinstance(row.get("sentence_label"), str | None):
         raise ValueError("the sentence label is not text")
-    found = []
-    for one in row["hypotheses"]:
-        scores = [one[name] for name in ("acoustic", "language", "total")]
+    hypotheses = []
+    for entry in row["hypotheses"]:
+        scores = [entry[name] for name in ("acoustic", "language", "total")]
         if not all(type(score) in (int, float) and math.isfinite(score) for score in scores):
             raise ValueError("a score is not a finite number")
         acoustic, language, total = map(float, scores)
-        times = tuple((int(start), int(end)) for start, end in one.get("times", ()))
-        confidences = tuple(map(float, one.get("confidences", ())))
-        found.append(Hypothesis(tuple(one["sentence"].split()), acoustic, language, total, times, confidences))
-    return DecodedTrial(str(row["session"]), int(row["block_num"]), int(row["trial_num"]), tuple(found),
+        times = tuple((int(start), int(end)) for start, end in entry.get("times", ()))
+        confidences = tuple(map(float, entry.get("confidences", ())))
+        hypotheses.append(Hypothesis(tuple(entry["sentence"].split()), acoustic, language, total, times, confidences))
+    return DecodedTrial(str(row["session"]), int(row["block_num"]), int(row["trial_num"]), tuple(hypotheses),
                         row.get("sentence_label"), tuple(map(str, row.get("chose", ()))))
 
 # %% ../../nbs/decode/files.ipynb #b113dac2
@@ -454,13 +454,13 @@ def with_choices(
     temperature: Collection[str] = (),  # `choice_key` of the trials that a temperature was fitted on
 ) -> list[DecodedTrial]:
     "Return the trials with further choices that were made on them."
-    found = []
+    result = []
     for trial in trials:
         key = choice_key(trial.place, trial.truth) if trial.truth else ""
-        chose = {name for session, name in days if session == trial.session} | {*trial.chose}
-        chose |= {name for name, keys in (("temperature", temperature), ("weights", weights)) if key in keys}
-        found.append(replace(trial, chose=tuple(name for name in CHOSEN if name in chose)))
-    return found
+        choices = {name for session, name in days if session == trial.session} | {*trial.chose}
+        choices |= {name for name, keys in (("temperature", temperature), ("weights", weights)) if key in keys}
+        result.append(replace(trial, chose=tuple(name for name in CHOSEN if name in choices)))
+    return result
 
 
 def marks_of(
@@ -468,8 +468,8 @@ def marks_of(
     held_out: float | None = None,  # error rate with each half scored by the weights of the other; None: not known
 ) -> tuple[Choice, ...]:
     "Return the marks that a score of these trials must carry."
-    known = [trial for trial in trials if trial.truth and normalise(trial.truth)]
-    counts = {name: sum(name in trial.chose for trial in known) for name in CHOSEN}
-    fair = {"weights": held_out} if counts["weights"] == len(known) else {}
-    return tuple(Choice(words, counts[name], len(known), fair.get(name))
+    labelled = [trial for trial in trials if trial.truth and normalise(trial.truth)]
+    counts = {name: sum(name in trial.chose for trial in labelled) for name in CHOSEN}
+    rates = {"weights": held_out} if counts["weights"] == len(labelled) else {}
+    return tuple(Choice(words, counts[name], len(labelled), rates.get(name))
                  for name, words in CHOSEN.items() if counts[name])

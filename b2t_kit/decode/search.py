@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
-           'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'advance', 'grown', 'finished',
-           'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords', 'average_word', 'tempered',
-           'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'advance', 'double_capacity',
+           'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords',
+           'average_word', 'tempered', 'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit
 
 from ..core import KitError, check_bounds, number_in, read_text, to_dict
-from .align import combine, forced_align, spoken_arrays, with_quiet
+from .align import combine, forced_align, pronunciation_arrays, add_quiet
 from .files import Hypothesis, check_logits, with_confidences
 from ..lm import LanguageModel, follow, sentence_scores
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation
@@ -134,9 +134,9 @@ def new_histories(start: Any, capacity: int = 1 << 14) -> Histories:
 
 def new_beam(beam: int) -> Beam:
     "Return the beam before the first frame: no words, with probability 1."
-    made = Beam(np.zeros(beam, _PREFIX), np.ones(1, np.int64))
-    made.rows[0] = (0, SILENCE, -math.inf, 0.0)
-    return made
+    result = Beam(np.zeros(beam, _PREFIX), np.ones(1, np.int64))
+    result.rows[0] = (0, SILENCE, -math.inf, 0.0)
+    return result
 
 
 def new_candidates(capacity: int = 1 << 14) -> Candidates:
@@ -148,29 +148,29 @@ def new_candidates(capacity: int = 1 << 14) -> Candidates:
 @njit(nogil=True)
 def mix(first: int, second: int) -> int:  # uint64
     "Return a hash of two numbers, with the finaliser of splitmix64 (Steele et al., 2014)."
-    mixed = np.uint64(first) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(second)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(31))
+    bits = np.uint64(first) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(second)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return bits ^ (bits >> np.uint64(31))
 
 
 @njit(nogil=True)
 def _add_paths(candidates: Candidates, history: int, code: int, blank: float, label: float) -> None:
     "Add paths to a prefix, creating it if it is new; sets `candidates.state[2]` if the capacity is exceeded."
     mask = np.uint64(len(candidates.slots) - 1)
-    at = mix(history, code) & mask
-    while candidates.slots[at].frame == candidates.state[1]:
-        known = candidates.rows[candidates.slots[at].row]
-        if known.history == history and known.code == code:
-            known.blank = combine(known.blank, blank)
-            known.label = combine(known.label, label)
+    index = mix(history, code) & mask
+    while candidates.slots[index].frame == candidates.state[1]:
+        entry = candidates.rows[candidates.slots[index].row]
+        if entry.history == history and entry.code == code:
+            entry.blank = combine(entry.blank, blank)
+            entry.label = combine(entry.label, label)
             return
-        at = (at + np.uint64(1)) & mask
-    made = candidates.state[0]
-    if made == len(candidates.rows):
+        index = (index + np.uint64(1)) & mask
+    number = candidates.state[0]
+    if number == len(candidates.rows):
         candidates.state[2] = 1
         return
-    slot, row, candidates.state[0] = candidates.slots[at], candidates.rows[made], made + 1
-    slot.frame, slot.row = candidates.state[1], made
+    slot, row, candidates.state[0] = candidates.slots[index], candidates.rows[number], number + 1
+    slot.frame, slot.row = candidates.state[1], number
     row.history, row.code, row.blank, row.label = history, code, blank, label
 
 # %% ../../nbs/decode/search.ipynb #8e5ff323
@@ -186,22 +186,22 @@ MODEL_WORD = np.dtype([
 def extend(histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple) -> int:
     "Return the number of the history with one more word, which may be new; -1 if the capacity is exceeded."
     mask = np.uint64(len(histories.table) - 1)
-    at = mix(parent, word) & mask
-    while histories.table[at] >= 0:
-        known = histories.rows[histories.table[at]]
-        if known.parent == parent and known.word == word:
-            return np.int64(histories.table[at])
-        at = (at + np.uint64(1)) & mask
-    made = histories.size[0]
-    if made == len(histories.rows):
+    index = mix(parent, word) & mask
+    while histories.table[index] >= 0:
+        history = histories.rows[histories.table[index]]
+        if history.parent == parent and history.word == word:
+            return np.int64(histories.table[index])
+        index = (index + np.uint64(1)) & mask
+    number = histories.size[0]
+    if number == len(histories.rows):
         return -1
-    histories.table[at], histories.size[0] = made, made + 1
-    before, row, entry = histories.rows[parent], histories.rows[made], words[word]
-    gain = follow(model, histories.states, parent, made, entry.number)
+    histories.table[index], histories.size[0] = number, number + 1
+    previous, row, entry = histories.rows[parent], histories.rows[number], words[word]
+    gain = follow(model, histories.states, parent, number, entry.number)
     gain = min(max(gain, entry.least), entry.most) + entry.boost
-    row.parent, row.word, row.length = parent, word, before.length + 1
-    row.language = before.language + gain
-    return made
+    row.parent, row.word, row.length = parent, word, previous.length + 1
+    row.language = previous.language + gain
+    return number
 
 # %% ../../nbs/decode/search.ipynb #83eec839
 @njit(nogil=True)
@@ -210,8 +210,8 @@ def _expand_node(
     limits: Limits, histories: Histories, candidates: Candidates,
 ) -> float:
     "Enter a node with ln P of the paths that reach it, end every word stored there, and return the frame's best score."
-    before = histories.rows[history]
-    base = limits.scale * mass + before.language + limits.bonus * before.length
+    previous = histories.rows[history]
+    base = limits.scale * mass + previous.language + limits.bonus * previous.length
     if base + max(trie.lookahead[node], limits.bonus + trie.lookahead[0]) < best - limits.threshold:
         return best
     if trie.first[node + 1] > trie.first[node]:
@@ -219,13 +219,13 @@ def _expand_node(
         if score >= best - limits.threshold:
             _add_paths(candidates, history, SILENCE + node, -math.inf, mass)
             best = max(best, score)
-    for at in range(trie.word_first[node], trie.word_first[node + 1]):
-        child = extend(histories, history, np.int64(trie.word[at]), words, model)
+    for index in range(trie.word_first[node], trie.word_first[node + 1]):
+        child = extend(histories, history, np.int64(trie.word[index]), words, model)
         if child < 0:
             candidates.state[2] = 1
             return best
-        after = histories.rows[child]
-        score = limits.scale * mass + after.language + limits.bonus * after.length + trie.lookahead[0]
+        current = histories.rows[child]
+        score = limits.scale * mass + current.language + limits.bonus * current.length + trie.lookahead[0]
         if score >= best - limits.threshold:
             _add_paths(candidates, child, np.int64(trie.label[node]), -math.inf, mass)
             best = max(best, score)
@@ -235,9 +235,9 @@ def _expand_node(
 @njit(nogil=True)
 def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates) -> None:
     "Stay between words for one more frame."
-    rest = combine(row[BLANK], row[SILENCE])
+    quiet = combine(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
-        _add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + rest)
+        _add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + quiet)
     else:
         _add_paths(candidates, history, np.int64(BLANK), -math.inf, both + row[BLANK])
         _add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + row[SILENCE])
@@ -248,7 +248,7 @@ def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, 
 @njit(nogil=True)
 def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
     "Return the value of a rank among the first `count`, reordering them: quickselect (Hoare, 1961), quick to compile."
-    low, high, wanted = 0, count - 1, rank - 1
+    low, high, index = 0, count - 1, rank - 1
     while low < high:
         pivot, left, right = values[(low + high) >> 1], low, high
         while left <= right:
@@ -259,10 +259,10 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
             if left <= right:
                 values[left], values[right] = values[right], values[left]
                 left, right = left + 1, right - 1
-        if right < wanted < left:
+        if right < index < left:
             break
-        low, high = (low, right) if wanted <= right else (left, high)
-    return values[wanted]
+        low, high = (low, right) if index <= right else (left, high)
+    return values[index]
 
 # %% ../../nbs/decode/search.ipynb #2251427c
 @njit(nogil=True)
@@ -270,11 +270,11 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
     "Replace the beam by the best prefixes of the frame."
     count, score, best = candidates.state[0], candidates.score[0], 0
     for number in range(count):
-        made = candidates.rows[number]
-        history = histories.rows[made.history]
-        mass = combine(made.blank, made.label)
+        prefix = candidates.rows[number]
+        history = histories.rows[prefix.history]
+        mass = combine(prefix.blank, prefix.label)
         score[number] = limits.scale * mass + history.language + limits.bonus * history.length
-        score[number] += trie.lookahead[max(made.code - SILENCE, 0)]
+        score[number] += trie.lookahead[max(prefix.code - SILENCE, 0)]
         best = number if score[number] > score[best] else best
     floor = score[best] - limits.threshold
     if count > limits.beam:
@@ -306,18 +306,18 @@ def advance(
         for number in range(beam.size[0]):
             prefix = beam.rows[number]
             history, code = np.int64(prefix.history), np.int64(prefix.code)
-            both = combine(prefix.blank, prefix.label)
+            total = combine(prefix.blank, prefix.label)
             if code > SILENCE:
-                node, again = code - SILENCE, prefix.blank
+                node, repeat = code - SILENCE, prefix.blank
                 last = np.int64(trie.label[node])
-                _add_paths(candidates, history, code, both + row[BLANK], prefix.label + row[last])
+                _add_paths(candidates, history, code, total + row[BLANK], prefix.label + row[last])
             else:
-                wait(history, code, both, row, limits, candidates)
-                node, last, again = np.int64(0), code, -math.inf
-                both += 0.0 if code == SILENCE else limits.missing
+                wait(history, code, total, row, limits, candidates)
+                node, last, repeat = np.int64(0), code, -math.inf
+                total += 0.0 if code == SILENCE else limits.missing
             for child in range(trie.first[node], trie.first[node + 1]):
                 label = trie.label[child]
-                mass = (again if label == last else both) + row[label]
+                mass = (repeat if label == last else total) + row[label]
                 if row[label] >= floor and mass > -math.inf:
                     best = _expand_node(child, history, mass, best, trie, words, model, limits, histories, candidates)
             if candidates.state[2]:
@@ -332,30 +332,30 @@ def _fill_table(histories: Histories) -> None:
     mask = np.uint64(len(histories.table) - 1)
     for number in range(1, histories.size[0]):
         row = histories.rows[number]
-        at = mix(np.int64(row.parent), np.int64(row.word)) & mask
-        while histories.table[at] >= 0:
-            at = (at + np.uint64(1)) & mask
-        histories.table[at] = number
+        index = mix(np.int64(row.parent), np.int64(row.word)) & mask
+        while histories.table[index] >= 0:
+            index = (index + np.uint64(1)) & mask
+        histories.table[index] = number
 
 
-def grown(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
+def double_capacity(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
     "Return both with twice the capacity."
     count = len(histories.rows)
-    bigger, larger = new_histories(histories.states[0], 2 * count), new_candidates(2 * len(candidates.rows))
-    bigger.rows[:count], bigger.states[:count], bigger.size[0] = histories.rows, histories.states, histories.size[0]
-    _fill_table(bigger)
-    larger.state[1] = candidates.state[1]
-    return bigger, larger
+    tree, scratch = new_histories(histories.states[0], 2 * count), new_candidates(2 * len(candidates.rows))
+    tree.rows[:count], tree.states[:count], tree.size[0] = histories.rows, histories.states, histories.size[0]
+    _fill_table(tree)
+    scratch.state[1] = candidates.state[1]
+    return tree, scratch
 
 # %% ../../nbs/decode/search.ipynb #720ab701
-def finished(beam: Beam) -> dict[int, float]:
+def complete_sentences(beam: Beam) -> dict[int, float]:
     "Return the complete sentences in the beam, each a word history, with ln P(logits | words)."
-    found: dict[int, float] = {}
+    scores: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
     for prefix in rows[rows["code"] <= SILENCE]:
         history, mass = int(prefix["history"]), float(prefix["label"])
-        found[history] = combine(found.get(history, -math.inf), mass)
-    return found
+        scores[history] = combine(scores.get(history, -math.inf), mass)
+    return scores
 
 
 def history_words(histories: Histories, number: int) -> tuple[int, ...]:
@@ -387,29 +387,29 @@ def parse_hotwords(
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
     "Return the words of a list; raise `KitError` with the line at fault."
-    split = (line.split("#")[0].lower().replace("\u2019", "'").split() for line in lines)
-    rows = list(islice((row for row in enumerate(split, 1) if row[1]), _MAX_HOTWORDS + 1))
-    found: dict[str, Hotword] = {}
+    tokens = (line.split("#")[0].lower().replace("\u2019", "'").split() for line in lines)
+    rows = list(islice((row for row in enumerate(tokens, 1) if row[1]), _MAX_HOTWORDS + 1))
+    hotwords: dict[str, Hotword] = {}
     if not 0 < len(rows) <= _MAX_HOTWORDS:
         raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
                        "list this long as a lexicon (--lexicon)")
-    for number, (head, *spoken) in rows:
+    for number, (head, *fields) in rows:
         word, boost = re.sub(r"\([0-9]+\)$", "", head), None
         try:
-            if max(len(word), len(spoken)) > _LONGEST_HOTWORD:
+            if max(len(word), len(fields)) > _LONGEST_HOTWORD:
                 raise ValueError(f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
             check_word(word)
-            if spoken and spoken[-1][0] in "+-.0123456789":
-                boost = number_in(spoken.pop(), float)
+            if fields and fields[-1][0] in "+-.0123456789":
+                boost = number_in(fields.pop(), float)
                 if abs(boost) > _MAX_BOOST:
                     raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
-            spelled = parse_pronunciation(" ".join(spoken).upper()) if spoken else None
-            forms = (spelled,) if spelled else tuple((own or Pronouncer()).pronounce(word))
+            pronunciation = parse_pronunciation(" ".join(fields).upper()) if fields else None
+            forms = (pronunciation,) if pronunciation else tuple((own or Pronouncer()).pronounce(word))
         except (KitError, ValueError) as error:
             raise KitError(f"{source}, line {number}: {error}") from None
-        before = found.get(word, Hotword(word, ()))
-        found[word] = Hotword(word, before.forms + forms, before.boost if boost is None else boost)
-    return list(found.values())
+        previous = hotwords.get(word, Hotword(word, ()))
+        hotwords[word] = Hotword(word, previous.forms + forms, previous.boost if boost is None else boost)
+    return list(hotwords.values())
 
 
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
@@ -424,8 +424,8 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
     names = lexicon.names
     forms = {word: [tuple(names[label] for label in form) for form in spoken] for word, spoken in lexicon.forms.items()}
     for hotword in hotwords:
-        more = hotword.forms if names == PHONEMES else [tuple(hotword.word)]
-        forms[hotword.word] = [*forms.get(hotword.word, []), *more]
+        extra = hotword.forms if names == PHONEMES else [tuple(hotword.word)]
+        forms[hotword.word] = [*forms.get(hotword.word, []), *extra]
     return Lexicon(forms, names)
 
 # %% ../../nbs/decode/search.ipynb #391086e5
@@ -438,16 +438,16 @@ def average_word(ln_p: np.ndarray) -> float:
 
 def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
-    found = np.zeros(len(lexicon), MODEL_WORD)
-    found["number"], found["least"], found["most"] = model.numbers(lexicon.words), -np.inf, np.inf
+    entries = np.zeros(len(lexicon), MODEL_WORD)
+    entries["number"], entries["least"], entries["most"] = model.numbers(lexicon.words), -np.inf, np.inf
     if hotwords:
-        known = found["number"] > 0
-        average = average_word(model.unigrams[found["number"][known if known.any() else ...]])
+        in_model = entries["number"] > 0
+        average = average_word(model.unigrams[entries["number"][in_model if in_model.any() else ...]])
         for hotword in hotwords:
-            row = found[lexicon.ids[hotword.word]]
+            row = entries[lexicon.ids[hotword.word]]
             row["least"], row["boost"] = average, hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
-    return found
+    return entries
 
 # %% ../../nbs/decode/search.ipynb #34b55d4d
 def tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
@@ -468,9 +468,9 @@ def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (
             high = max(high, logits[frame, label])
         for label in range(logits.shape[1]):
             total += math.exp(logits[frame, label] - high)
-        rest = high + math.log(total)
+        log_sum = high + math.log(total)
         for label in range(logits.shape[1]):
-            rows[frame, label] = logits[frame, label] - rest
+            rows[frame, label] = logits[frame, label] - log_sum
         rows[frame, BLANK] -= penalty
     return rows
 
@@ -489,7 +489,7 @@ class Stream:
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."
         while len(self.histories.rows) < histories:
-            self.histories, self.candidates = grown(self.histories, self.candidates)
+            self.histories, self.candidates = double_capacity(self.histories, self.candidates)
         for array in (self.histories.rows, self.histories.states, *self.candidates[:3]):
             array[1:] = array[-1:]  # all zeros: makes the memory ours
 
@@ -501,13 +501,13 @@ class Stream:
 
     def advance(self, rows: np.ndarray) -> None:
         "Process frames of `log_probs`."
-        search, done = self.search, 0
-        while done < len(rows):
-            with search.model.blamed():
-                done = advance(rows, done, self.trie, search.entries, search.model.arrays, self.limits,
-                               self.histories, self.beam, self.candidates)
-            if done < len(rows):
-                self.histories, self.candidates = grown(self.histories, self.candidates)
+        search, frame = self.search, 0
+        while frame < len(rows):
+            with search.model.naming_file():
+                frame = advance(rows, frame, self.trie, search.entries, search.model.arrays, self.limits,
+                                self.histories, self.beam, self.candidates)
+            if frame < len(rows):
+                self.histories, self.candidates = double_capacity(self.histories, self.candidates)
 
     def words(self, history: int) -> tuple[str, ...]:
         "Return the words of a history."
@@ -520,17 +520,17 @@ class Stream:
 
     def best(self, count: int) -> list[int]:
         "Return the histories of the most likely sentences; if all end inside a word, those of the words before it."
-        found, limits, rows = finished(self.beam), self.limits, self.histories.rows
-        if not found:
+        scores, limits, rows = complete_sentences(self.beam), self.limits, self.histories.rows
+        if not scores:
             return list(dict.fromkeys(self.beam.rows["history"][: self.beam.size[0]].tolist()))[:count]
         totals = {history: limits.scale * acoustic + float(rows[history]["language"])
-                  + limits.bonus * int(rows[history]["length"]) for history, acoustic in found.items()}
+                  + limits.bonus * int(rows[history]["length"]) for history, acoustic in scores.items()}
         return sorted(totals, key=lambda history: -totals[history])[:count]
 
     def ending(self) -> float:
         "Return the probability that the best sentence ends here, by the language model."
         model = self.search.model
-        with model.blamed():
+        with model.naming_file():
             state = model.start
             for word in model.numbers(self.words(self.best(1)[0])).tolist():
                 _, state = model.score(state, word)
@@ -544,19 +544,19 @@ class Stream:
         acoustic = np.logaddexp(rows["blank"], rows["label"])
         lookahead = self.trie.lookahead[np.maximum(rows["code"] - SILENCE, 0)]
         total = limits.scale * acoustic + histories["language"] + limits.bonus * histories["length"] + lookahead
-        numbers, first, which = np.unique(rows["history"], return_index=True, return_inverse=True)
+        numbers, first, inverse = np.unique(rows["history"], return_index=True, return_inverse=True)
         sums = np.full((2, len(numbers)), -np.inf)
-        for line, values in zip(sums, (acoustic, total)):
-            np.logaddexp.at(line, which, values)
+        for target, values in zip(sums, (acoustic, total)):
+            np.logaddexp.at(target, inverse, values)
         return with_confidences([
-            Hypothesis(self.words(int(numbers[at])), float(sums[0, at]), float(histories["language"][first[at]]),
-                       float(sums[1, at])) for at in np.argsort(-sums[1], kind="stable")[:count]])
+            Hypothesis(self.words(int(numbers[row])), float(sums[0, row]), float(histories["language"][first[row]]),
+                       float(sums[1, row])) for row in np.argsort(-sums[1], kind="stable")[:count]])
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
         if not self.rows:
             raise KitError("the stream is empty: push frames before it is finished")
-        sentences = [history_words(self.histories, one) for one in self.best(self.search.config.n_best)]
+        sentences = [history_words(self.histories, history) for history in self.best(self.search.config.n_best)]
         return self.search.scored(np.concatenate(self.rows), sentences)
 
 # %% ../../nbs/decode/search.ipynb #f407d500
@@ -573,7 +573,7 @@ class BeamSearch:
     ) -> None:
         self.lexicon = with_hotwords(lexicon, hotwords)
         self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
-        self.spoken = spoken_arrays(self.lexicon.entries, len(self.lexicon))
+        self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)
         rows = {one.word: self.entries[self.lexicon.ids[one.word]] for one in self.hotwords}
         # the least and largest ln P of each hotword, and what is added to it
@@ -594,8 +594,8 @@ class BeamSearch:
 
     def sentence(self, logits: np.ndarray) -> str:  # empty if no sentence fits
         "Return the best sentence of `decode`: the order of the search alone leaves out how likely a sentence ends."
-        found = self.decode(logits)
-        return found[0].sentence if found else ""
+        hypotheses = self.decode(logits)
+        return hypotheses[0].sentence if hypotheses else ""
 
     def decode_each(self, trials: Iterable[np.ndarray], threads: int = 0) -> Iterator[list[Hypothesis]]:
         "Yield the n-best list of each trial, in their order, decoded on several cores; 0: on all."
@@ -625,15 +625,15 @@ class BeamSearch:
         the best one with confidences; those without any alignment are left out."""
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
-        wide = with_quiet(rows)
-        probabilities, found = np.exp(wide), []
-        for words, numbers, likely in zip(sentences, proposed, language.tolist()):
+        wide = add_quiet(rows)
+        probabilities, hypotheses = np.exp(wide), []
+        for words, numbers, score in zip(sentences, proposed, language.tolist()):
             acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
                                            float(self.config.missing_silence))
             if acoustic > -math.inf:
-                total = self.config.total(acoustic, likely, len(words))
-                found.append(Hypothesis(words, acoustic, likely, total, tuple(map(tuple, times.tolist()))))
-        return with_confidences(sorted(found, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
+                total = self.config.total(acoustic, score, len(words))
+                hypotheses.append(Hypothesis(words, acoustic, score, total, tuple(map(tuple, times.tolist()))))
+        return with_confidences(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
 
     def __repr__(self) -> str:
         return f"BeamSearch over {self.lexicon!r} with {self.model!r}"

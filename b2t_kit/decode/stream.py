@@ -66,8 +66,8 @@ class Windows:
         return self._cut(bins if self.width is None else functional.pad(bins, (0, self.width - bins.shape[1])))
 
     def _cut(self, bins: torch.Tensor) -> list[torch.Tensor]:
-        before = bins.new_zeros(self.past if self.padded else 0, bins.shape[1]) if self.raw is None else self.raw
-        self.raw = torch.cat([before, bins])
+        previous = bins.new_zeros(self.past if self.padded else 0, bins.shape[1]) if self.raw is None else self.raw
+        self.raw = torch.cat([previous, bins])
         if len(self.raw) < self.taps:
             return []
         smoothed = smooth(self.raw[None], self.sigma, "valid", causal=self.causal)[0]
@@ -93,8 +93,8 @@ class Windows:
 # %% ../../nbs/decode/stream.ipynb #bc1b1bf8
 def steps_on(decoder: Decoder, day: str) -> FrameSteps:
     "Return the network of a decoder as it decodes live, with the layer of a day."
-    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day])
-    return decoder.config.model.stream(fitted.cpu().eval())
+    model = fit_days(decoder.model, decoder.sessions, decoder.trained, [day])
+    return decoder.config.model.stream(model.cpu().eval())
 
 # %% ../../nbs/decode/stream.ipynb #6a060766
 class AveragedSteps(FrameSteps):
@@ -117,20 +117,20 @@ class AveragedSteps(FrameSteps):
 
     def fit_time(self, window: torch.Tensor, limit: float) -> str:  # (patch, C); seconds that a frame may take
         "Leave out the last networks until a frame takes at most `limit`; return a line about it."
-        given = len(self.members)
+        count = len(self.members)
         while True:
             times = []
             for _ in range(5):
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 self.ahead(window[:-1])
                 self.frame(window)
-                times.append(time.perf_counter() - begun)
-            took = float(np.median(times))
-            if took <= limit or len(self.members) == 1:
+                times.append(time.perf_counter() - start)
+            seconds = float(np.median(times))
+            if seconds <= limit or len(self.members) == 1:
                 break
             self.members.pop()
-        left = "" if len(self.members) == given else f" of {given}, for lack of time,"
-        return f"{len(self.members)}{left} networks decode together: {1e3 * took:.1f} ms a frame"
+        suffix = "" if len(self.members) == count else f" of {count}, for lack of time,"
+        return f"{len(self.members)}{suffix} networks decode together: {1e3 * seconds:.1f} ms a frame"
 
 # %% ../../nbs/decode/stream.ipynb #23b5a7d1
 @dataclass(frozen=True)
@@ -323,47 +323,47 @@ class StreamDecoder:
         return self.order.columns(row[None])[0]
 
     def _frame(self, window: torch.Tensor, arrived: float | None) -> Update:
-        begun, computed = time.perf_counter(), time.thread_time()
+        start, cpu_start = time.perf_counter(), time.thread_time()
         row = self._columns(window)
-        heard = time.perf_counter()
+        model_end = time.perf_counter()
         self._stream.push(row)
         self._rows.append(row)
         label = int(row.argmax())
         quiet = label in (BLANK, SILENCE)
         self._silent, self._spoken = self._silent + 1 if quiet else 0, self._spoken or not quiet
-        words, others = self._words(self._stream.partial(_CONSIDERED))
+        words, alternatives = self._words(self._stream.partial(_CONSIDERED))
         words = words[: self._count_stable([word for word, _ in words])]
-        done = time.perf_counter()
-        seconds = {"wait": max(begun - (begun if arrived is None else arrived), 0.0), "model": heard - begun,
-                   "search": done - heard}
+        search_end = time.perf_counter()
+        seconds = {"wait": max(start - (start if arrived is None else arrived), 0.0), "model": model_end - start,
+                   "search": search_end - model_end}
         name = "" if label == BLANK else self.order.names[label]
-        return Update(len(self._rows) - 1, self.bins, name, words, others, seconds, logits=row,
-                      computed=time.thread_time() - computed)
+        return Update(len(self._rows) - 1, self.bins, name, words, alternatives, seconds, logits=row,
+                      computed=time.thread_time() - cpu_start)
 
     def _words(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "Return the best sentence with its confidences, and those after it."
         if not found:
             return (), ()
-        others = tuple(hypothesis.sentence for hypothesis in found[1 : 1 + self.config.alternatives])
-        return tuple(zip(found[0].words, found[0].confidences)), others
+        alternatives = tuple(hypothesis.sentence for hypothesis in found[1 : 1 + self.config.alternatives])
+        return tuple(zip(found[0].words, found[0].confidences)), alternatives
 
     def _count_stable(self, words: list[str]) -> int:
         "Return how many words have stayed the same for long enough to be shown."
-        now, before = len(self._rows) * self.frame_seconds, self._stable
-        same = 0
-        while same < min(len(words), len(before)) and words[same] == before[same][0]:
-            same += 1
-        self._stable = before[:same] + [(word, now) for word in words[same:]]
-        return sum(since <= now - self.config.calm + 1e-9 for _, since in self._stable)
+        seconds, previous = len(self._rows) * self.frame_seconds, self._stable
+        count = 0
+        while count < min(len(words), len(previous)) and words[count] == previous[count][0]:
+            count += 1
+        self._stable = previous[:count] + [(word, seconds) for word in words[count:]]
+        return sum(since <= seconds - self.config.calm + 1e-9 for _, since in self._stable)
 
     def _end_by_itself(self) -> list[Update]:
-        silent, config = self._silent * self.frame_seconds, self.config
-        if self._spoken and 0 < config.end_silence <= silent + 1e-9:
+        silence, config = self._silent * self.frame_seconds, self.config
+        if self._spoken and 0 < config.end_silence <= silence + 1e-9:
             return self.end("silence")
-        if self._spoken and config.end_confidence and silent:
-            if end_probability(self._stream.ending(), silent, config.pause) >= config.end_confidence:
+        if self._spoken and config.end_confidence and silence:
+            if end_probability(self._stream.ending(), silence, config.pause) >= config.end_confidence:
                 return self.end("complete")
-        if not self._spoken and silent >= _IDLE:
+        if not self._spoken and silence >= _IDLE:
             self._open = False
         elif self.windows.taken * BIN_SECONDS >= config.longest:
             return self.end("length")
@@ -373,17 +373,17 @@ class StreamDecoder:
         "End the sentence, for a reason as in `Update`; only a cue ends one without words."
         if not self._open:
             return []
-        begun, self._open = time.perf_counter(), False
+        start, self._open = time.perf_counter(), False
         updates = [self._frame(window, None) for window in self.windows.finish()]
-        found = self._stream.finish() if self._rows else []
-        words, others = self._words(found)
+        hypotheses = self._stream.finish() if self._rows else []
+        words, alternatives = self._words(hypotheses)
         self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
         if reason == "cue" or words:
-            first = self._began + self.windows.missing + self.windows.patch  # bins until the first frame
-            times = found[0].times if found else ()
-            ends = [min(first + self.windows.stride * (end - 1), self.bins) for _, end in times]
-            updates.append(Update(len(self._rows) - 1, self.bins, "", words, others,
-                                  {"final": time.perf_counter() - begun}, final=True, reason=reason,
+            offset = self._began + self.windows.missing + self.windows.patch  # bins until the first frame
+            times = hypotheses[0].times if hypotheses else ()
+            ends = [min(offset + self.windows.stride * (end - 1), self.bins) for _, end in times]
+            updates.append(Update(len(self._rows) - 1, self.bins, "", words, alternatives,
+                                  {"final": time.perf_counter() - start}, final=True, reason=reason,
                                   began=self._began, ends=tuple(ends)))
         return updates
 
@@ -409,5 +409,5 @@ class StreamDecoder:
         self._expect([hotword for hotword in self._next.hotwords if hotword.word != word])
 
     def _expect(self, hotwords: list[Hotword]) -> None:
-        before = self._next
-        self._next = BeamSearch(before.lexicon, before.model, before.config, hotwords, before.temperature)
+        search = self._next
+        self._next = BeamSearch(search.lexicon, search.model, search.config, hotwords, search.temperature)

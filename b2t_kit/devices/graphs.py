@@ -30,27 +30,27 @@ class Passes:
         self.inputs = inputs
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-        recording: dict[str, Any] = dict(pool=pool, capture_error_mode="thread_local")  # other threads read batches
+        options: dict[str, Any] = dict(pool=pool, capture_error_mode="thread_local")  # other threads read batches
         # a cast that autocast keeps for later would be read by the graph after it is gone
         with torch.random.fork_rng([inputs[0].device]), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
             self._prepare(call)
-            with torch.cuda.graph(self.forward, **recording):
-                found = call(self.inputs)
-            self.alone, outputs = torch.is_tensor(found), _listed(found)
+            with torch.cuda.graph(self.forward, **options):
+                result = call(self.inputs)
+            self.alone, outputs = torch.is_tensor(result), _listed(result)
             self.gradients = [torch.zeros_like(output) for output in outputs]
-            with torch.cuda.graph(self.backward, **recording):
+            with torch.cuda.graph(self.backward, **options):
                 torch.autograd.backward(outputs, self.gradients)
         self.outputs = [output.detach() for output in outputs]
 
     def _prepare(self, call: Callable[[Sequence[torch.Tensor]], Any]) -> None:
         "Run both passes beside the recording stream, since libraries allocate in their first call; adds zeros."
-        beside, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside):
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
             for _ in range(2):
                 outputs = _listed(call(self.inputs))
                 torch.autograd.backward(outputs, [torch.zeros_like(output) for output in outputs])
-        current.wait_stream(beside)
+        current.wait_stream(stream)
 
 # %% ../../nbs/devices/graphs.ipynb #ed0d8e9e
 class _Replay(torch.autograd.Function):
@@ -59,16 +59,16 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, owner: "Graphed", passes: Passes, anchor: torch.Tensor, *inputs: torch.Tensor) -> Any:
         ctx.owner, ctx.passes, owner.pending = owner, passes, True
-        for kept, given in zip(passes.inputs, inputs):
-            kept.copy_(given)
+        for buffer, tensor in zip(passes.inputs, inputs):
+            buffer.copy_(tensor)
         passes.forward.replay()
         return tuple(output.detach() for output in passes.outputs)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> Any:
         owner, passes = ctx.owner, ctx.passes
-        for kept, given in zip(passes.gradients, gradients):
-            kept.copy_(given)
+        for buffer, gradient in zip(passes.gradients, gradients):
+            buffer.copy_(gradient)
         passes.backward.replay()
         owner.pending = False
         return (None,) * (3 + len(passes.inputs))
@@ -97,15 +97,15 @@ class Graphed(nn.Module):
 
         def call(tensors: Sequence[torch.Tensor]) -> Any:
             rest = iter(tensors)
-            given = [next(rest) if torch.is_tensor(value) else value for value in values]
-            return self.model(*given[:len(inputs)], **dict(zip(named, given[len(inputs):])))
+            arguments = [next(rest) if torch.is_tensor(value) else value for value in values]
+            return self.model(*arguments[:len(inputs)], **dict(zip(named, arguments[len(inputs):])))
 
-        trains = self.model.training and torch.is_grad_enabled() and not any(one.requires_grad for one in tensors)
+        trains = self.model.training and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in tensors)
         if self.pending or not (self._records and trains):
             return call(tensors)
         shapes = [(value.shape, value.dtype) if torch.is_tensor(value) else value for value in values]
-        half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        passes = self._recorded((half, *named, *shapes), call, tensors)
+        cast_type = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        passes = self._recorded((cast_type, *named, *shapes), call, tensors)
         if passes is None:
             return call(tensors)
         self._lend_gradients()
@@ -127,26 +127,26 @@ class Graphed(nn.Module):
                 self.say(f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so steps take longer: "
                          f"{str(error).splitlines()[0]}")
                 return None
-            self._gradients |= {one: one.grad for one in self.model.parameters() if one.grad is not None}
+            self._gradients |= {weight: weight.grad for weight in self.model.parameters() if weight.grad is not None}
         return self._passes[key]
 
     def _copied(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         "Return the tensors in memory that the passes of all shapes share, if it is large enough."
         copies = []
-        for place, tensor in enumerate(tensors):
-            kept = self._buffers.get((place, tensor.dtype))
-            if kept is None or len(kept) < tensor.numel():
-                kept = self._buffers[place, tensor.dtype] = tensor.new_empty(tensor.numel())
-            copies.append(kept[:tensor.numel()].view(tensor.shape).copy_(tensor))
+        for index, tensor in enumerate(tensors):
+            buffer = self._buffers.get((index, tensor.dtype))
+            if buffer is None or len(buffer) < tensor.numel():
+                buffer = self._buffers[index, tensor.dtype] = tensor.new_empty(tensor.numel())
+            copies.append(buffer[:tensor.numel()].view(tensor.shape).copy_(tensor))
         return copies
 
     def _lend_gradients(self) -> None:
         "Install the gradients that recorded passes accumulate into, with the parameters' own values, or zeros."
-        away = [(one, kept) for one, kept in self._gradients.items() if one.grad is not kept]
-        empty = [kept for one, kept in away if one.grad is None]
-        if empty:
-            torch._foreach_zero_(empty)
-        for one, kept in away:
-            if one.grad is not None:
-                kept.copy_(one.grad)
-            one.grad = kept
+        pairs = [(weight, buffer) for weight, buffer in self._gradients.items() if weight.grad is not buffer]
+        unset = [buffer for weight, buffer in pairs if weight.grad is None]
+        if unset:
+            torch._foreach_zero_(unset)
+        for weight, buffer in pairs:
+            if weight.grad is not None:
+                buffer.copy_(weight.grad)
+            weight.grad = buffer

@@ -26,7 +26,7 @@ import psutil
 import torch
 from torch import nn
 
-from ..core import KitError, Place, check_writable, environment_with, join
+from ..core import KitError, Rank, check_writable, environment_with, join
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import autocast, canary, checksum, resolve_precision, without_tf32
@@ -40,8 +40,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
     if torch.is_tensor(data):
         return function(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        named = {item.name: map_tensors(function, getattr(data, item.name)) for item in dataclasses.fields(data)}
-        return dataclasses.replace(data, **named)
+        values = {item.name: map_tensors(function, getattr(data, item.name)) for item in dataclasses.fields(data)}
+        return dataclasses.replace(data, **values)
     if isinstance(data, dict):
         return {key: map_tensors(function, value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -71,8 +71,8 @@ def gradient_norms(
     each = [torch.linalg.vector_norm(gradient) for gradient in gradients] if on_xla else torch._foreach_norm(gradients)
     norms = {id(owner): norm for owner, norm in zip(owners, each)}
     parts = [[norms[id(parameter)] for parameter in group if id(parameter) in norms] for group in groups]
-    nothing = torch.zeros_like(each[0])
-    return torch.stack([torch.linalg.vector_norm(torch.stack(part or [nothing])) for part in (each, *parts)])
+    zero = torch.zeros_like(each[0])
+    return torch.stack([torch.linalg.vector_norm(torch.stack(part or [zero])) for part in (each, *parts)])
 
 # %% ../../nbs/devices/torch.ipynb #20535e0b
 class Device(ABC):
@@ -80,7 +80,7 @@ class Device(ABC):
 
     torch_device: torch.device  # where tensors go
     kind: str  # "cpu", "cuda" or "xla"
-    place_in_world: Place
+    place_in_world: Rank
     precision: Precision
     label: str  # description of the device, for the log
     accumulation: int = 1  # micro-batches per optimizer step
@@ -135,8 +135,8 @@ class Device(ABC):
         "Return the tensors in host memory, in as few transfers as the device allows."
         small = all(tensor.ndim < 2 and tensor.is_floating_point() for tensor in tensors)
         if small and len({tensor.dtype for tensor in tensors}) == 1:
-            whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
-            pieces = whole.split([tensor.numel() for tensor in tensors])
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
+            pieces = flat.split([tensor.numel() for tensor in tensors])
             return [piece.reshape(tensor.shape).clone() for piece, tensor in zip(pieces, tensors)]
         return [tensor.detach().cpu() for tensor in tensors]
 
@@ -159,9 +159,9 @@ class Device(ABC):
         "Check that all processes have the same parameters; raise `KitError` if not."
         if self.computes_globally:  # one program writes all copies
             return
-        everyone = self.gather_objects(checksum(self.unwrap(model)))
-        for rank, sums in enumerate(everyone):
-            names = [name for name in sums if sums[name] != everyone[0].get(name)]
+        checksums = self.gather_objects(checksum(self.unwrap(model)))
+        for rank, sums in enumerate(checksums):
+            names = [name for name in sums if sums[name] != checksums[0].get(name)]
             if names:
                 first = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
                 raise KitError(f"process {rank} has other values than process 0 in {first}")
@@ -175,17 +175,17 @@ class Device(ABC):
 
     def gather_objects(self, value: Any) -> list[Any]:
         "Return the `value` of every process in the order of ranks, on every process."
-        found = [value] * self.world
+        values = [value] * self.world
         if self.world > 1:
-            torch.distributed.all_gather_object(found, value)
-        return found
+            torch.distributed.all_gather_object(values, value)
+        return values
 
     def broadcast_object(self, value: Any) -> Any:
         "Return the `value` of process 0, on every process."
-        found = [value]
+        values = [value]
         if self.world > 1:
-            torch.distributed.broadcast_object_list(found, src=0)
-        return found[0]
+            torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
     def track(self, metrics: dict[str, float], step: int) -> None:
         "Send metrics to the tracker if there is one."
@@ -265,11 +265,11 @@ class Device(ABC):
 # %% ../../nbs/devices/torch.ipynb #a1a101ae
 def package_versions() -> str:
     "Return the versions of the packages that affect results."
-    found = [f"python {platform.python_version()}"]
+    versions = [f"python {platform.python_version()}"]
     for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
         with suppress(PackageNotFoundError):
-            found.append(f"{package} {version(package)}")
-    return ", ".join(found)
+            versions.append(f"{package} {version(package)}")
+    return ", ".join(versions)
 
 # %% ../../nbs/devices/torch.ipynb #85d88fe0
 Division = Mapping[int, str]  # dimension -> what divides it, a key of `AXES`
@@ -294,27 +294,27 @@ class ChipMesh:
 
     def axes(self, dims: int, division: Division) -> tuple[Any, ...]:
         "Return the axes that divide each dimension of a tensor, as torch_xla wants them."
-        found: list[Any] = [None] * dims
-        for place, axis in division.items():
-            found[place % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis  # a tuple of one is refused
-        return tuple(found)
+        names: list[Any] = [None] * dims
+        for dimension, axis in division.items():
+            names[dimension % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis  # a tuple of one is refused
+        return tuple(names)
 
     def notation(self, dims: int, division: Division) -> str:
         "Return the division of a tensor with so many dimensions, in XLA's notation."
-        tiles, taken = [1] * dims, list[str]()
-        for place, axis in sorted((place % dims, axis) for place, axis in division.items()):
-            tiles[place] = self.size(axis)
-            taken += AXES[axis]
+        tiles, used = [1] * dims, list[str]()
+        for dimension, axis in sorted((dimension % dims, axis) for dimension, axis in division.items()):
+            tiles[dimension] = self.size(axis)
+            used += AXES[axis]
         if math.prod(tiles) == 1:
             return "{replicated}"
-        left = [axis for axis in ("trials", "units") if axis not in taken]
+        unused = [axis for axis in ("trials", "units") if axis not in used]
         copies = self.chips // math.prod(tiles)
         parts = ",".join(map(str, [*tiles, *[copies] * (copies > 1)]))
-        turned = [*taken, *left] == ["units", "trials"] and 1 not in (self.trials, self.units)
-        chips = f"<=[{self.trials},{self.units}]T(1,0)" if turned else f"<=[{self.chips}]"
+        transposed = [*used, *unused] == ["units", "trials"] and 1 not in (self.trials, self.units)
+        chips = f"<=[{self.trials},{self.units}]T(1,0)" if transposed else f"<=[{self.chips}]"
         if self.order:
-            places = np.array(self.order).reshape(self.trials, self.units)
-            chips = ",".join(map(str, (places.T if turned else places).flatten()))
+            grid = np.array(self.order).reshape(self.trials, self.units)
+            chips = ",".join(map(str, (grid.T if transposed else grid).flatten()))
         return f"{{devices=[{parts}]{chips}{' last_tile_dim_replicate' if copies > 1 else ''}}}"
 
 # %% ../../nbs/devices/torch.ipynb #2871075a
@@ -329,9 +329,9 @@ def tpu_chips(
     devices: str | Path = "/sys/bus/pci/devices",  # where Linux lists PCI devices
 ) -> list[str]:  # one model name per chip, such as "v5e"
     "Return the TPU chips of this machine, found without opening any."
-    marks = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
-             for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
-    return [TPU_MODELS[model] for vendor, model in marks.values() if vendor == TPU_VENDOR and model in TPU_MODELS]
+    ids = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
+           for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
+    return [TPU_MODELS[model] for vendor, model in ids.values() if vendor == TPU_VENDOR and model in TPU_MODELS]
 
 # %% ../../nbs/devices/torch.ipynb #25c0463b
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ def _import_accelerate() -> Any:
     return accelerate
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
-def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> "Accelerator":
+def _build_accelerator(kind: str, place: Rank, tracker: str | None, out: Path | None) -> "Accelerator":
     "Return an `Accelerator` that handles only processes and trackers; raise `KitError` if one exists that differs."
     accelerate = _import_accelerate()
     from accelerate.state import is_initialized
@@ -394,9 +394,9 @@ def check_tracker(
     _import_accelerate()
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    known = sorted(LOGGER_TYPE_TO_CLASS)
-    if tracker not in known:
-        raise KitError(f"tracker '{tracker}' is unknown; choose {', '.join(known)}")
+    trackers = sorted(LOGGER_TYPE_TO_CLASS)
+    if tracker not in trackers:
+        raise KitError(f"tracker '{tracker}' is unknown; choose {', '.join(trackers)}")
     if tracker not in [str(name) for name in get_available_trackers()]:
         package = {"comet_ml": "comet-ml"}.get(tracker, tracker)
         raise KitError(f"tracker {tracker}: its package is not installed; pip install {package}")
@@ -409,7 +409,7 @@ class TorchDevice(Device):
     "CPU and CUDA, in one process or in several that average gradients (DDP, through Accelerate)."
 
     def __init__(
-        self, torch_device: torch.device, place: Place, precision: Precision, accelerator: Any, undo: ExitStack
+        self, torch_device: torch.device, place: Rank, precision: Precision, accelerator: Any, undo: ExitStack
     ) -> None:
         self.torch_device, self.kind = torch_device, torch_device.type
         self.place_in_world, self.precision, self.accelerator, self.undo = place, precision, accelerator, undo
@@ -451,10 +451,10 @@ class TorchDevice(Device):
                 part.flatten_parameters()  # a copy's weights lie apart, and cuDNN would join them in every call
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        before = self.scaler.get_scale()
+        scale = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
-        skipped = self.scaler.get_scale() < before
+        skipped = self.scaler.get_scale() < scale
         self.skipped_steps += skipped
         return not skipped
 
@@ -487,8 +487,8 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
         return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
 
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
-    named = {name: {key: out.parent.name} for name, key in keys.items() if name == options.tracker}
-    accelerator.init_trackers("b2t_kit", flat(options.tracked), named)
+    settings = {name: {key: out.parent.name} for name, key in keys.items() if name == options.tracker}
+    accelerator.init_trackers("b2t_kit", flat(options.tracked), settings)
 
 # %% ../../nbs/devices/torch.ipynb #52ec3939
 def tracker_only(
@@ -496,34 +496,34 @@ def tracker_only(
     out: Path,  # folder for its files
 ) -> "Accelerator":
     "Return an `Accelerator` used only for tracking, for devices that do not use Accelerate."
-    accelerator = _build_accelerator("cpu", Place(), options.tracker, out)
+    accelerator = _build_accelerator("cpu", Rank(), options.tracker, out)
     start_tracker(accelerator, options, out)
     return accelerator
 
 # %% ../../nbs/devices/torch.ipynb #0ae86f5a
 def open_torch(
     name: str,  # "cpu", "cuda:0"
-    place: Place,
+    place: Rank,
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> TorchDevice:
     "Return the opened CPU or CUDA GPU; raise `KitError` before the processes meet if a setting cannot work."
-    chosen, capability = torch.device(name), None
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-        capability = torch.cuda.get_device_capability(chosen)
-    precision = resolve_precision(options.precision, chosen.type, capability)
+    torch_device, capability = torch.device(name), None
+    if torch_device.type == "cuda":
+        torch.cuda.set_device(torch_device)
+        capability = torch.cuda.get_device_capability(torch_device)
+    precision = resolve_precision(options.precision, torch_device.type, capability)
     if options.tracker is not None:
         check_tracker(options.tracker, out)
     if place.world > 1:
-        join(place, "nccl" if chosen.type == "cuda" else "gloo", options.timeout)
-    accelerator = _build_accelerator(chosen.type, place, options.tracker, out)
-    with ExitStack() as settings:
-        if chosen.type == "cuda":
-            settings.enter_context(without_tf32())
-        canary(chosen)
+        join(place, "nccl" if torch_device.type == "cuda" else "gloo", options.timeout)
+    accelerator = _build_accelerator(torch_device.type, place, options.tracker, out)
+    with ExitStack() as stack:
+        if torch_device.type == "cuda":
+            stack.enter_context(without_tf32())
+        canary(torch_device)
         if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
             start_tracker(accelerator, options, out)
-        opened = TorchDevice(chosen, place, precision, accelerator, settings.pop_all())
-        opened.graphs = options.graphs and chosen.type == "cuda" and place.world == 1
+        opened = TorchDevice(torch_device, place, precision, accelerator, stack.pop_all())
+        opened.graphs = options.graphs and torch_device.type == "cuda" and place.world == 1
         return opened

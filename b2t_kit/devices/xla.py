@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core import KitError, Place, check_writable, environment_with
+from ..core import KitError, Rank, check_writable, environment_with
 from .torch import ChipMesh, Device, DeviceOptions, Division, tpu_chips
 from .torch import check_tracker, tracker_only
 from ..models.model import GRU
@@ -80,25 +80,25 @@ class Slice:
 
     def place(self, chip: int) -> tuple[int, ...]:
         "Return a chip's position in each direction."
-        found = []
+        position = []
         for size in self.shape:
-            found.append(chip % size)
+            position.append(chip % size)
             chip //= size
-        return tuple(found)
+        return tuple(position)
 
     def way(self, start: int, end: int) -> list[Link]:
         "Return the links that data takes from one chip to another: along the first direction, then along the next."
-        found, stride = [], 1
-        for size, here, there in zip(self.shape, self.place(start), self.place(end)):
-            forward = (there - here) % size
+        links, stride = [], 1
+        for size, position, target in zip(self.shape, self.place(start), self.place(end)):
+            forward = (target - position) % size
             closed = size % self.chip.closed == 0
-            step = 1 if (2 * forward <= size if closed else there > here) else -1
-            while here != there:
-                after = (here + step) % size
-                found.append((start, start + (after - here) * stride))
-                start, here = found[-1][1], after
+            step = 1 if (2 * forward <= size if closed else target > position) else -1
+            while position != target:
+                neighbour = (position + step) % size
+                links.append((start, start + (neighbour - position) * stride))
+                start, position = links[-1][1], neighbour
             stride *= size
-        return found
+        return links
 
     def around(self, group: Sequence[int]) -> list[int]:
         "Return the chips of a group in the order of a ring; neighbours wherever a rectangle of chips has such a ring."
@@ -109,11 +109,11 @@ class Slice:
             return [(first, *rest) for turn, rest in enumerate(rows_of(sizes[1:])) for first in turns[turn % 2]]
 
         chips = {self.place(chip): chip for chip in group}
-        rows = [row for row in rows_of(self.shape[1:]) if any(place[1:] == row for place in chips)]
-        first = min(place[0] for place in chips)
+        rows = [row for row in rows_of(self.shape[1:]) if any(position[1:] == row for position in chips)]
+        first = min(position[0] for position in chips)
         ring = []
         for turn, row in enumerate(rows):
-            columns = sorted(place[0] for place in chips if place[1:] == row and place[0] != first)
+            columns = sorted(position[0] for position in chips if position[1:] == row and position[0] != first)
             ring += [chips[column, *row] for column in columns[::(-1) ** turn]]
         ring += [chips[first, *row] for row in rows[::-1] if (first, *row) in chips]
         start = ring.index(min(ring))
@@ -123,14 +123,14 @@ class Slice:
         "Return all chips, in rings of `size` neighbours one after the other; as numbered if there are no such rings."
         best: tuple[int, ...] = ()
         fewest = math.inf  # links from a chip to the next of its ring, where they are most
-        blocks = [block for block in product(*(range(1, most + 1) for most in self.shape)) if math.prod(block) == size
-                  and not any(most % side for most, side in zip(self.shape, block))] if size > 1 else []
+        blocks = [block for block in product(*(range(1, edge + 1) for edge in self.shape)) if math.prod(block) == size
+                  and not any(edge % side for edge, side in zip(self.shape, block))] if size > 1 else []
         for block in sorted(blocks, key=lambda block: block[::-1]):
-            cut: dict[tuple[int, ...], list[int]] = {}
+            members: dict[tuple[int, ...], list[int]] = {}
             for chip in range(self.chips):
-                corner = tuple(place // side for place, side in zip(self.place(chip), block))[::-1]
-                cut.setdefault(corner, []).append(chip)
-            rings = [self.around(cut[corner]) for corner in sorted(cut)]
+                corner = tuple(coordinate // side for coordinate, side in zip(self.place(chip), block))[::-1]
+                members.setdefault(corner, []).append(chip)
+            rings = [self.around(members[corner]) for corner in sorted(members)]
             links = max(len(self.way(*pair)) for ring in rings for pair in zip(ring, ring[1:] + ring[:1]))
             if links < fewest:
                 best, fewest = tuple(chip for ring in rings for chip in ring), links
@@ -177,8 +177,8 @@ def count_programs() -> ProgramCounts:
     import torch_xla.debug.metrics as metrics
 
     def timed(*names: str) -> tuple[int, float]:
-        found = [metrics.metric_data(name) or (0, 0.0) for name in names]
-        return sum(int(match[0]) for match in found), sum(match[1] for match in found) / 1e9
+        rows = [metrics.metric_data(name) or (0, 0.0) for name in names]
+        return sum(int(row[0]) for row in rows), sum(row[1] for row in rows) / 1e9
 
     def counted(name: str) -> int:
         return int(metrics.counter_value(name) or 0)
@@ -226,11 +226,11 @@ class Watch:
 
     def note(self) -> None:
         "Count the compilations since the last call under the current activity."
-        now = count_programs()
-        new = now.since(self.known).compiled
+        counts = count_programs()
+        new = counts.since(self.known).compiled
         if new:
             self.programs[self.doing] = self.programs.get(self.doing, 0) + new
-        self.known = now
+        self.known = counts
 
     def close(self) -> None:
         "Stop the thread."
@@ -238,19 +238,19 @@ class Watch:
         self._thread.join()
 
     def _listen(self) -> None:
-        idle, since, told, what = count_programs(), None, 0.0, ""
+        idle, start, reported, activity = count_programs(), None, 0.0, ""
         while not self._stop.wait(min(0.5, self.first / 4)):
-            now, moment = count_programs(), time.monotonic()
-            new = now.since(idle)
-            if new.started > new.compiled:
-                since = moment if since is None else since
-                if moment - since >= (told + self.again if told else self.first):
-                    told, what = moment - since, self.doing
-                    self.say(f"compiling {what}: {told:.0f} s so far")
+            counts, moment = count_programs(), time.monotonic()
+            change = counts.since(idle)
+            if change.started > change.compiled:
+                start = moment if start is None else start
+                if moment - start >= (reported + self.again if reported else self.first):
+                    reported, activity = moment - start, self.doing
+                    self.say(f"compiling {activity}: {reported:.0f} s so far")
                 continue
-            if told and since is not None:
-                self.say(f"compiled {what} in {moment - since:.0f} s")
-            idle, since, told = now, None, 0.0
+            if reported and start is not None:
+                self.say(f"compiled {activity} in {moment - start:.0f} s")
+            idle, start, reported = counts, None, 0.0
 
 # %% ../../nbs/devices/xla.ipynb #b27e058e
 HBM_USED = """from libtpu.sdk import tpumonitoring
@@ -263,8 +263,8 @@ def largest_printed(program: str) -> int | None:
     try:
         if program not in _SILENT:
             command = [sys.executable, "-c", program]
-            asked = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            return max(int(float(number)) for number in asked.stdout.split())
+            process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            return max(int(float(number)) for number in process.stdout.split())
     except (subprocess.SubprocessError, ValueError):
         _SILENT.add(program)
     return None
@@ -275,8 +275,8 @@ def device_memory(torch_device: torch.device) -> int | None:
     try:
         import torch_xla.core.xla_model as xla_model
 
-        found = xla_model.get_memory_info(torch_device)
-        return int(found.get("peak_bytes_used") or found["bytes_used"])
+        info = xla_model.get_memory_info(torch_device)
+        return int(info.get("peak_bytes_used") or info["bytes_used"])
     except (ImportError, AttributeError, KeyError, IndexError, RuntimeError, ValueError):
         return largest_printed(HBM_USED) if tpu_chips() else None
 
@@ -337,20 +337,20 @@ def start_runtime(cache: str) -> tuple[torch.device, int, str]:
         if not runtime.is_spmd():
             runtime.use_spmd()
     logging.getLogger().addFilter(_needs_no_jax)  # the same function is added once
-    told = "none" if cache == "none" else open_cache(cache)
+    line = "none" if cache == "none" else open_cache(cache)
     with environment_with(quiet()):
         torch_device, count = torch_xla.device(), runtime.global_runtime_device_count()
         canary(torch_device)
         weight = torch.ones(2, device=torch_device, requires_grad=True)
         try:
             (weight * weight).sum().backward()
-            found = weight.grad.cpu().tolist()
+            gradient = weight.grad.cpu().tolist()
         except (RuntimeError, IndexError) as error:
             raise KitError("a gradient was computed in this process before torch_xla was imported, and autograd "
                            "does not know the device now; restart, and open the device first") from error
-        if found != [2.0, 2.0]:
-            raise KitError(f"the gradient of x * x at 1 is {found[0]} on {torch_device}, not 2")
-    return torch_device, int(count), told
+        if gradient != [2.0, 2.0]:
+            raise KitError(f"the gradient of x * x at 1 is {gradient[0]} on {torch_device}, not 2")
+    return torch_device, int(count), line
 
 # %% ../../nbs/devices/xla.ipynb #dcb397b4
 def quiet() -> dict[str, str]:
@@ -385,8 +385,8 @@ class XlaAdamW(torch.optim.AdamW):
         keep_gradients: bool = False,  # zero them after a step instead of dropping them
         whole: Callable[[torch.Tensor], None] = lambda tensor: None,  # marks a tensor as copied to every chip
     ) -> None:
-        chosen = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
-        super().__init__(groups, **chosen, foreach=False)
+        settings = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
+        super().__init__(groups, **settings, foreach=False)
         self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
@@ -407,28 +407,28 @@ class XlaAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         "Update all parameters that have a gradient, and clear the gradients."
-        due = [(place, parameter) for place, group in enumerate(self.param_groups)
-               for parameter in group["params"] if parameter.grad is not None]
-        for _, parameter in due:
+        pairs = [(index, parameter) for index, group in enumerate(self.param_groups)
+                 for parameter in group["params"] if parameter.grad is not None]
+        for _, parameter in pairs:
             self.state[parameter]["step"] += 1
-        keys = [(place, int(self.state[parameter]["step"])) for place, parameter in due]
+        keys = [(index, int(self.state[parameter]["step"])) for index, parameter in pairs]
         rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        every = []  # decay, step size and scale
-        for place, count in rows:
-            rate, (mean_beta, square_beta) = self.param_groups[place]["lr"], self.param_groups[place]["betas"]
-            every.append((1 - rate * self.param_groups[place]["weight_decay"],
-                          rate / (1 - mean_beta ** count), 1 / math.sqrt(1 - square_beta ** count)))
-        numbers = self.send(torch.tensor(every))  # (R, 3)
-        for key, (place, parameter) in zip(keys, due):
-            group, gradient = self.param_groups[place], parameter.grad
-            chosen, (mean_beta, square_beta) = numbers[rows[key]], group["betas"]
+        values = []  # decay, step size and scale
+        for index, count in rows:
+            rate, (mean_beta, square_beta) = self.param_groups[index]["lr"], self.param_groups[index]["betas"]
+            values.append((1 - rate * self.param_groups[index]["weight_decay"],
+                           rate / (1 - mean_beta ** count), 1 / math.sqrt(1 - square_beta ** count)))
+        numbers = self.send(torch.tensor(values))  # (R, 3)
+        for key, (index, parameter) in zip(keys, pairs):
+            group, gradient = self.param_groups[index], parameter.grad
+            factors, (mean_beta, square_beta) = numbers[rows[key]], group["betas"]
             mean, square = self.state[parameter]["exp_avg"], self.state[parameter]["exp_avg_sq"]
             mean.add_((gradient - mean) * (1 - mean_beta))
             square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
-            scaled = mean / (square.sqrt() * chosen[2] + group["eps"])
-            change = chosen[1] * scaled
+            scaled = mean / (square.sqrt() * factors[2] + group["eps"])
+            change = factors[1] * scaled
             self.whole(change)
-            parameter.mul_(chosen[0]).sub_(change)
+            parameter.mul_(factors[0]).sub_(change)
             self.whole(parameter)
             if self.keep_gradients:
                 gradient.zero_()
@@ -438,12 +438,12 @@ class XlaAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         "Load settings and state in place; a parameter without state starts at zero."
-        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
-            group.update({key: value for key, value in saved.items() if key != "params"})
+        for group, settings in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({key: value for key, value in settings.items() if key != "params"})
         for index, parameter in enumerate(self.trained()):
-            found = state_dict["state"].get(index, {})
+            state = state_dict["state"].get(index, {})
             for key, tensor in self.state[parameter].items():
-                tensor.copy_(found[key].view(tensor.shape)) if key in found else tensor.zero_()
+                tensor.copy_(state[key].view(tensor.shape)) if key in state else tensor.zero_()
 
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little
@@ -453,8 +453,8 @@ def sharded_dimension(shape: tuple[int, ...], chips: int) -> int | None:
     "Return the dimension of a tensor that the chips divide; None if every chip has a copy."
     if chips < 2 or math.prod(shape) < SHARD_FROM:
         return None
-    fitting = [(size, -place) for place, size in enumerate(shape) if size % chips == 0]
-    return -max(fitting)[1] if fitting else None
+    candidates = [(size, -index) for index, size in enumerate(shape) if size % chips == 0]
+    return -max(candidates)[1] if candidates else None
 
 # %% ../../nbs/devices/xla.ipynb #9e76cd81
 STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memory
@@ -462,8 +462,8 @@ STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memo
 
 def chips_of_a_layer(hidden: int, chips: int) -> int:
     "Return how many chips divide a layer's units: the fewest that keep its recurrent weights, in bfloat16, on chip."
-    ways = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
-    return next((count for count in ways if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), ways[-1])
+    divisors = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
+    return next((count for count in divisors if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), divisors[-1])
 
 # %% ../../nbs/devices/xla.ipynb #12e232ee
 def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[dict[str, GRU], int]:
@@ -484,7 +484,7 @@ class XlaDevice(Device):
     def __init__(
         self,
         torch_device: torch.device,
-        place: Place,  # this host among the hosts of a larger slice
+        place: Rank,  # this host among the hosts of a larger slice
         precision: Precision,
         chips: int,  # of all hosts
         options: DeviceOptions,
@@ -505,12 +505,12 @@ class XlaDevice(Device):
         shard = {"none": "copied to every chip", "all": "weights, moments and average divided",
                  "moments": "moments and average divided, weights copied",
                  "units": "moments, average and wide layers divided, other weights copied"}[self.options.shard]
-        more = {"mesh": f"{self.all_chips} chips in a row over the rows of a batch; {shard}", **self.notes}
+        lines = {"mesh": f"{self.all_chips} chips in a row over the rows of a batch; {shard}", **self.notes}
         if self.options.shard == "units":
             wide = sorted({name.rpartition(".")[0] for name in self.by_units})
             groups = f"{self.mesh.trials} x {self.mesh.units} chips, by rows and by units; other layers by rows only"
-            more["units"] = f"{', '.join(wide)}: {groups}" if wide else "no layer is wide enough, so all go by rows"
-        return "\n".join([super().describe(), *(f"{key:<10} {value}" for key, value in more.items())])
+            lines["units"] = f"{', '.join(wide)}: {groups}" if wide else "no layer is wide enough, so all go by rows"
+        return "\n".join([super().describe(), *(f"{key:<10} {value}" for key, value in lines.items())])
 
     def scalar(self, value: float) -> torch.Tensor:
         return self._send(torch.tensor([float(value)]))[0]  # () tensors of 0 and 1 become constants
@@ -523,8 +523,8 @@ class XlaDevice(Device):
 
     def place(self, batch: Any) -> Any:
         if is_dataclass(batch) and not isinstance(batch, type):
-            named = {item.name: getattr(batch, item.name) for item in fields(batch)}
-            return replace(batch, **self.place(named))
+            values = {item.name: getattr(batch, item.name) for item in fields(batch)}
+            return replace(batch, **self.place(values))
         if not isinstance(batch, dict):
             return self.place({"batch": batch})["batch"]
         tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)}
@@ -560,20 +560,20 @@ class XlaDevice(Device):
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         from torch_xla import _XLAC
 
-        found: list[Any] = [tensor.detach() for tensor in tensors]
-        whole = []
-        for place, tensor in enumerate(found):
+        values: list[Any] = [tensor.detach() for tensor in tensors]
+        indices = []
+        for index, tensor in enumerate(values):
             if tensor.device.type != "xla":
                 continue
             if self.world == 1 and "devices=[" in (_XLAC._get_xla_sharding_spec(tensor) or ""):
                 self.synchronize()  # the parts of a tensor that is being computed cannot be asked for
-                found[place] = _from_shards(tensor)
+                values[index] = _from_shards(tensor)
             else:
-                whole.append(place)
-        fetched = _XLAC._xla_get_cpu_tensors([found[place] for place in whole]) if whole else []
-        for place, tensor in zip(whole, fetched):
-            found[place] = tensor
-        return found
+                indices.append(index)
+        fetched = _XLAC._xla_get_cpu_tensors([values[index] for index in indices]) if indices else []
+        for index, tensor in zip(indices, fetched):
+            values[index] = tensor
+        return values
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies = {name: value.detach() + 0 for name, value in values.items()}  # a clone would stay divided
@@ -593,8 +593,8 @@ class XlaDevice(Device):
         shape = tuple(tensor.shape)
         if shape in self.by_units.values():
             return {1: "shares"}
-        chosen = sharded_dimension(shape, self.all_chips) if divided else None
-        return {} if chosen is None else {chosen: "all"}
+        dimension = sharded_dimension(shape, self.all_chips) if divided else None
+        return {} if dimension is None else {dimension: "all"}
 
     def _lay_out(self, tensor: torch.Tensor, role: str, name: str, divided: bool) -> None:
         "Mark a tensor that outlives a step by the rule or as copied, or the compiler may divide it; buffers are small."
@@ -618,8 +618,8 @@ class XlaDevice(Device):
         "Return the same values in a tensor that is marked."
         from torch_xla import _XLAC
 
-        known = _XLAC._get_xla_sharding_spec(tensor)  # a clone would keep it, and it cannot be changed
-        copy = tensor + 0 if known else tensor.clone()
+        sharding = _XLAC._get_xla_sharding_spec(tensor)  # a clone would keep it, and it cannot be changed
+        copy = tensor + 0 if sharding else tensor.clone()
         self._mark(copy, division)
         return copy
 
@@ -641,37 +641,37 @@ class XlaDevice(Device):
         self.mesh = ChipMesh(self.all_chips // units, units, order)
         for prefix, layers in wide.items():
             layers.divide_units(lambda tensor, division: self.marked(tensor, division))
-            found = layers.named_parameters(prefix, recurse=False)
-            self.by_units |= {name: tuple(one.shape) for name, one in found}
+            parameters = layers.named_parameters(prefix, recurse=False)
+            self.by_units |= {name: tuple(parameter.shape) for name, parameter in parameters}
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         if not isinstance(optimizer, torch.optim.AdamW):
             raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
-        before = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
-        if len(before) > len(set(before.values())):
+        ids = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+        if len(ids) > len(set(ids.values())):
             raise KitError("the model uses one parameter under two names, which XLA would separate")
         self._divide_units(model)
         self._move(model)
-        self.model, whole = model, self.options.shard == "all"
-        after = {before[name]: parameter for name, parameter in model.named_parameters()}
+        self.model, divided = model, self.options.shard == "all"
+        parameters = {ids[name]: parameter for name, parameter in model.named_parameters()}
         groups = [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
-                   "params": [after[id(parameter)] for parameter in group["params"]]}
+                   "params": [parameters[id(parameter)] for parameter in group["params"]]}
                   for group in optimizer.param_groups]
         for name, tensor in model.named_parameters():
-            self._lay_out(tensor, "parameter", name, divided=whole)
+            self._lay_out(tensor, "parameter", name, divided=divided)
         for name, tensor in model.named_buffers():
             self._lay_out(tensor, "buffer", name, divided=False)
-        placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
+        adamw = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
         names = {id(tensor): name for name, tensor in model.named_parameters()}
-        for tensor, state in placed.state.items():
+        for tensor, state in adamw.state.items():
             for moment in ("exp_avg", "exp_avg_sq"):
                 self._lay_out(state[moment], "moment", f"{names[id(tensor)]}/{moment}", divided=True)
             if tensor.grad is not None:
-                self._lay_out(tensor.grad, "gradient", names[id(tensor)], divided=whole)
+                self._lay_out(tensor.grad, "gradient", names[id(tensor)], divided=divided)
         self.submit("placing the model")
-        return model, placed
+        return model, adamw
 
     def _move(self, model: nn.Module) -> None:
         model.to(self.torch_device)
@@ -694,23 +694,23 @@ class XlaDevice(Device):
         xla_model.wait_device_ops()
 
     def memory_bytes(self) -> int:
-        found = device_memory(self.torch_device)
-        return psutil.Process().memory_info().rss if found is None else found
+        size = device_memory(self.torch_device)
+        return psutil.Process().memory_info().rss if size is None else size
 
     def measurements(self) -> dict[str, float]:
         self.watch.note()
         counts = count_programs()
-        found = {"programs": counts.compiled, "compile_seconds": counts.compile_seconds}
+        values = {"programs": counts.compiled, "compile_seconds": counts.compile_seconds}
         if self.notes["cache"] != "none":
-            found |= {"cache_hits": counts.cache_hits, "cache_misses": counts.cache_misses}
-        return {name: float(value) for name, value in found.items()}
+            values |= {"cache_hits": counts.cache_hits, "cache_misses": counts.cache_misses}
+        return {name: float(value) for name, value in values.items()}
 
     def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found = super().fetch_named(tensors)
-        for name, value in found.items():
+        values = super().fetch_named(tensors)
+        for name, value in values.items():
             if value.ndim and {name, name.rpartition("/")[0]} & self.by_units.keys():
-                found[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
-        return found
+                values[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
+        return values
 
     def close(self) -> None:
         self.watch.close()
@@ -721,10 +721,10 @@ def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
     "Return a divided tensor put together on the host."
     from torch_xla.distributed.spmd import XLAShardedTensor
 
-    whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+    result = torch.empty(tensor.shape, dtype=tensor.dtype)
     for shard in XLAShardedTensor(tensor).local_shards:
-        whole[tuple(shard.indices)] = shard.data  # the rule divides without remainder
-    return whole
+        result[tuple(shard.indices)] = shard.data  # the rule divides without remainder
+    return result
 
 # %% ../../nbs/devices/xla.ipynb #938d24c4
 def shape_text(batch: Any) -> str:
@@ -735,7 +735,7 @@ def shape_text(batch: Any) -> str:
 # %% ../../nbs/devices/xla.ipynb #5a6502f0
 def open_xla(
     name: str,  # "xla"
-    place: Place,
+    place: Rank,
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
@@ -762,7 +762,7 @@ def open_xla(
     use_float32_products()
     undo = ExitStack()
     undo.callback(xla_model.set_rng_state, xla_model.get_rng_state(str(torch_device)), str(torch_device))
-    device = XlaDevice(torch_device, Place(runtime.process_index(), 0, world, 1), precision, count, options, undo=undo,
+    device = XlaDevice(torch_device, Rank(runtime.process_index(), 0, world, 1), precision, count, options, undo=undo,
                        notes={"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache})
     device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
     if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder

@@ -54,10 +54,10 @@ class Own(Importer):
 
     def signal(self, num_features: int, participant: str) -> Signal:
         "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
-        kinds, places = len(self.features.split(", ")), len(self.arrays.split(", "))
-        if num_features % (kinds * places) or not 0 < num_features <= MAX_FEATURES:
+        kinds, arrays = len(self.features.split(", ")), len(self.arrays.split(", "))
+        if num_features % (kinds * arrays) or not 0 < num_features <= MAX_FEATURES:
             raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of "
-                           f"features x {places} arrays (--features, --arrays); time is the first axis")
+                           f"features x {arrays} arrays (--features, --arrays); time is the first axis")
         return Signal(
             participant, num_features, self.features, self.arrays, self.threshold,
             transform="none" if self.rows_per_bin == 1 else f"{self.rows_per_bin} rows of {self.bin_ms:g} ms joined",
@@ -93,9 +93,9 @@ def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read 
     group, name = member(file, place)
     if group is None or name not in group:
         tables: list[str] = []
-        file.visititems(lambda at, part: tables.append(at) if getattr(part, "ndim", 0) == 2 else None)
-        has = ", ".join(tables[:5]) or "none"
-        raise Fault(file.filename, "", place, f"is missing; the file's tables of numbers are: {has}")
+        file.visititems(lambda path, part: tables.append(path) if getattr(part, "ndim", 0) == 2 else None)
+        names = ", ".join(tables[:5]) or "none"
+        raise Fault(file.filename, "", place, f"is missing; the file's tables of numbers are: {names}")
     return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
 # %% ../../nbs/importers/arrays.ipynb #e375d4d7
@@ -115,8 +115,8 @@ def open_rows(
         reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200]
         raise Fault(path, "", "", f"is not a NumPy array ({reason})") from error
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.dtype.kind not in "iuf":
-        what = f"shape {data.shape} of {data.dtype}" if isinstance(data, np.ndarray) else "several arrays"
-        raise Fault(path, "", "", f"has {what}, expected numbers of (bins, features)")
+        problem = f"shape {data.shape} of {data.dtype}" if isinstance(data, np.ndarray) else "several arrays"
+        raise Fault(path, "", "", f"has {problem}, expected numbers of (bins, features)")
     return data, None
 
 # %% ../../nbs/importers/arrays.ipynb #7abcf089
@@ -167,7 +167,7 @@ class OwnArrays(Own):
             raise Fault(path, f"line {rows.line_num}", "", f"cannot be read ({error})") from error
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        folder, days, wrong = Path(self.folder), dict[str, dict[Path, None]](), dict[str, Fault]()
+        folder, days, faults = Path(self.folder), dict[str, dict[Path, None]](), dict[str, Fault]()
         shapes: dict[Path, tuple[int, ...]] = {}
         for line, row in self.table():
             if re.fullmatch(r"[A-Za-z0-9][\w.\-]{0,99}", row["session"]):
@@ -175,10 +175,10 @@ class OwnArrays(Own):
                 try:
                     days[row["session"]][file_beside(folder, row["file"])] = None
                 except KitError as error:  # beside good files it is named with its trial
-                    wrong.setdefault(row["session"], Fault(folder / "trials.csv", f"line {line}", "", str(error)))
+                    faults.setdefault(row["session"], Fault(folder / "trials.csv", f"line {line}", "", str(error)))
             else:
-                what = f"is '{row['session'][:40]}', expected a name such as m1.2026.03.01"
-                yield Fault(folder / "trials.csv", f"line {line}", "session", what)
+                message = f"is '{row['session'][:40]}', expected a name such as m1.2026.03.01"
+                yield Fault(folder / "trials.csv", f"line {line}", "session", message)
         for path in sorted({path for files in days.values() for path in files}):
             try:
                 shapes[path] = open_rows(path, self.dataset_path)[0].shape
@@ -188,25 +188,25 @@ class OwnArrays(Own):
                                 "of columns differs; is time in the second axis? It must be the first")
             except Fault as fault:
                 yield fault
-        alike = len({shape[1] for shape in shapes.values()}) == 1
+        same_width = len({shape[1] for shape in shapes.values()}) == 1
         for session, files in sorted(days.items()):
             if not files:
-                yield wrong[session]
-            elif alike and set(files) <= set(shapes):
+                yield faults[session]
+            elif same_width and set(files) <= set(shapes):
                 yield SourceDay(session, (folder / "trials.csv", *sorted(files)))
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         table, *files = day.sources
-        stored = {path: open_rows(path, self.dataset_path) for path in files}
+        arrays = {path: open_rows(path, self.dataset_path) for path in files}
         try:
-            signal = self.signal(next(iter(stored.values()))[0].shape[1], self.participant)
+            signal = self.signal(next(iter(arrays.values()))[0].shape[1], self.participant)
         except KitError as error:
-            raise Fault(files[0], "", "", f"has shape {next(iter(stored.values()))[0].shape}; {error}") from error
+            raise Fault(files[0], "", "", f"has shape {next(iter(arrays.values()))[0].shape}; {error}") from error
         for line, row in self.table():
             if row["session"] == day.session:
                 try:
                     path = file_beside(table.parent, row["file"])
-                    yield self.trial(table, f"line {line}", row, signal, stored[path])
+                    yield self.trial(table, f"line {line}", row, signal, arrays[path])
                 except KitError as error:
                     yield Fault(table, f"line {line}", "", str(error))
 
@@ -249,8 +249,8 @@ class Qvac(Importer):
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for number, path in enumerate(day.sources):
             with reading(path), open(regular_file(path), "rb") as file:
-                size, head = path.stat().st_size, file.read(8).ljust(8, b"\0")
-            bins, columns = (int(value) for value in np.frombuffer(head, "<u4"))
+                size, header = path.stat().st_size, file.read(8).ljust(8, b"\0")
+            bins, columns = (int(value) for value in np.frombuffer(header, "<u4"))
             if columns not in (256, 512) or not 1 <= bins <= MAX_BINS or size != 8 + 4 * bins * columns:
                 yield Fault(path, "trial", "", f"declares {bins} bins of {columns} features and has {size} bytes; "
                             f"expected 256 or 512 features, at most {MAX_BINS} bins, and 8 + 4 x bins x features bytes")

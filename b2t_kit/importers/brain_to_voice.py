@@ -31,8 +31,8 @@ VOICE_LAYOUT: FileLayout = {**dict.fromkeys(VOICE_KINDS, ("cells", "trials")), "
 
 def are_counts(trials: list[Any]) -> bool:  # (T, C) each
     "Return whether all numbers are whole and none is negative."
-    return all(one.dtype.kind in "ub" or bool(((one >= 0) & (one == np.floor(one))).all())
-               for one in trials if getattr(one, "dtype", np.dtype(object)).kind in "iufb")
+    return all(trial.dtype.kind in "ub" or bool(((trial >= 0) & (trial == np.floor(trial))).all())
+               for trial in trials if getattr(trial, "dtype", np.dtype(object)).kind in "iufb")
 
 # %% ../../nbs/importers/brain_to_voice.ipynb #cdc5f5a8
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class BrainToVoice(Divided):
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         files = [(path, read_variables(path, VOICE_LAYOUT, ("cues", "sentences", "session"))) for path in day.sources]
-        counted = are_counts([one for _, found in files for one in found[VOICE_KINDS[0]]])
+        counted = are_counts([trial for _, data in files for trial in data[VOICE_KINDS[0]]])
         signal = Signal("t15", 2 * VOICE_CHANNELS, ", ".join(FEATURE_KINDS), ", ".join(ARRAYS), T15.threshold,
                         transform=f"{'sum' if counted else 'mean'} of two 10 ms bins, mean of two 10 ms bins",
                         scale="z-score over the day, standard deviation + 1e-8", dataset=VOICE_SET, order=UNCONFIRMED)
-        for path, found in files:
-            sentences = found.get("cues", found.get("sentences"))
+        for path, data in files:
+            sentences = data.get("cues", data.get("sentences"))
             if sentences is None:
                 raise Fault(path, "", "cues", "is missing, and there are no sentences either")
-            names = [day.session, path.stem, *found.get("session", ())]
+            names = [day.session, path.stem, *data.get("session", ())]
             reason = next(filter(None, (Quarantine().reason(VOICE_SET, name, participant="t15") for name in names)), "")
-            for index, (sentence, *cells) in enumerate(zip(sentences, *(found[name] for name in VOICE_KINDS))):
-                place = f"trial_{index:04d}"
+            for index, (sentence, *cells) in enumerate(zip(sentences, *(data[name] for name in VOICE_KINDS))):
+                group = f"trial_{index:04d}"
                 yield SourceTrial(
-                    path, place, partial(voice_bins, path, place, cells, counted), signal,
+                    path, group, partial(voice_bins, path, group, cells, counted), signal,
                     block=int(re.findall(VOICE_FILE, path.name)[0][1] or 1), number=index, sentence=sentence,
                     quarantine=reason, names=tuple(names),
                     split="train" if reason else "")  # nothing may be chosen by its score either
@@ -74,7 +74,7 @@ class BrainToVoice(Divided):
 
 def voice_bins(path: Path, place: str, cells: list[Any], counted: bool) -> np.ndarray:  # (T // 2, 512) float32
     "Return a trial in 20 ms bins, crossings first."
-    both = [cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS) for name, cell in zip(VOICE_KINDS, cells)]
-    if len(both[0]) != len(both[1]):
-        raise Fault(path, place, VOICE_KINDS[1], f"has {len(both[1])} bins, but {VOICE_KINDS[0]} has {len(both[0])}")
-    return np.concatenate([join_bins(both[0], 2, counted), join_bins(both[1], 2, False)], 1)
+    pair = [cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS) for name, cell in zip(VOICE_KINDS, cells)]
+    if len(pair[0]) != len(pair[1]):
+        raise Fault(path, place, VOICE_KINDS[1], f"has {len(pair[1])} bins, but {VOICE_KINDS[0]} has {len(pair[0])}")
+    return np.concatenate([join_bins(pair[0], 2, counted), join_bins(pair[1], 2, False)], 1)

@@ -37,9 +37,9 @@ H2_HELD_IN = """
 def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192) float32
     "Return the counts of a trial; raise `Fault` if they cannot be."
     counts = cell_array(path, place, "", stored, HAND_CHANNELS)
-    bad = np.argwhere(~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts))))
-    if len(bad):
-        row, column = bad[0]
+    positions = np.argwhere(~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts))))
+    if len(positions):
+        row, column = positions[0]
         raise Fault(path, place, "", f"{counts[row, column]:g} at bin {row}, column {column}, expected a whole number "
                     f"of threshold crossings up to {MOST_COUNTED}")
     if not counts.any():
@@ -61,20 +61,20 @@ class Handwriting(Divided):
     def day_trials(self, session: str, rows: Sequence[tuple[Path, Any, str, Any]], dataset: str,
                    free: int) -> Iterator[SourceTrial | Fault]:
         "Yield the trials of (file, counts, text, block); from `free` on they are another set's evaluation."
-        why = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
+        reason = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
         signal = Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated",
                         transform="none", scale="z-score over the day, standard deviation + 1e-8",
                         labels=" ".join(WRITTEN), dataset=dataset)
         for index, (path, counts, text, block) in enumerate(rows):
-            place = f"trial_{index:04d}"
+            group = f"trial_{index:04d}"
             if not re.fullmatch(r"[0-9]{1,6}(\.0)?", str(block)):
-                yield Fault(path, place, "block", f"is '{str(block)[:20]}', expected a whole number")
+                yield Fault(path, group, "block", f"is '{str(block)[:20]}', expected a whole number")
                 continue
-            read = partial(crossings_of, path, place, counts)
+            read = partial(crossings_of, path, group, counts)
             yield SourceTrial(
-                path, place, read, signal, int(float(block)), index,
+                path, group, read, signal, int(float(block)), index,
                 sentence=text.replace(">", " ").replace("~", "."),
-                split="" if index < free else "train", quarantine="" if index < free else why)
+                split="" if index < free else "train", quarantine="" if index < free else reason)
 
 # %% ../../nbs/importers/handwriting.ipynb #1c571880
 H2_LAYOUT = {"acquisition/binned_spikes/data": ("numbers", "bins", HAND_CHANNELS),

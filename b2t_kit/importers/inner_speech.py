@@ -22,9 +22,9 @@ from .layout import read_variables
 
 # %% ../../nbs/importers/inner_speech.ipynb #3d3fbc24
 INNER_FILE = (r"(?P<participant>t12|t15|t16|t17)\.(?P<date>[0-9]{4}\.[0-9]{2}\.[0-9]{2})_"
-        r"(?:(?P<behaviour>\w+)_raw|binnedTX_spikePow_20ms_(?P<task>\w+))\.mat")
+              r"(?:(?P<behaviour>\w+)_raw|binnedTX_spikePow_20ms_(?P<task>\w+))\.mat")
 INNER_ARRAYS = {"t12": "ventral 6v, dorsal 6v", "t15": "ventral 6v, area 4, 55b, dorsal 6v",
-          "t16": "PEF, ventral 6v, 6d first, 6d second", "t17": "first array, dorsal 6v, 55b first, 55b second"}
+                "t16": "PEF, ventral 6v, 6d first, 6d second", "t17": "first array, dorsal 6v, 55b first, 55b second"}
 INNER_BIN_MS = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}  # of isolated behaviours, in the authors' script
 
 
@@ -38,8 +38,8 @@ def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
 
 def word_of(cue: str) -> str:
     "Return the word of a cue; empty if there is none."
-    plain = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
-    return "" if plain.upper().replace("_", " ") == "DO NOTHING" else plain
+    word = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
+    return "" if word.upper().replace("_", " ") == "DO NOTHING" else word
 
 # %% ../../nbs/importers/inner_speech.ipynb #0c79d4c8
 @dataclass(frozen=True)
@@ -48,47 +48,47 @@ class InnerSpeech(Divided):
     participant: Literal["", "t12", "t15", "t16", "t17"] = ""  # convert only this participant's files; "": all
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        found = []
+        days = []
         for path in files_below(self.folder, r".*\.mat"):
-            name = re.fullmatch(INNER_FILE, path.name)
-            if name is None or "sentenceData" in path.parts:
+            match = re.fullmatch(INNER_FILE, path.name)
+            if match is None or "sentenceData" in path.parts:
                 yield unknown_layout(path)
-            elif self.participant in ("", name["participant"]):
-                kind = name["behaviour"] or name["task"]
-                found.append(SourceDay(f"{name['participant']}.{name['date']}.{kind}", (path,)))
-        yield from sorted(found, key=lambda day: day.session)
+            elif self.participant in ("", match["participant"]):
+                kind = match["behaviour"] or match["task"]
+                days.append(SourceDay(f"{match['participant']}.{match['date']}.{kind}", (path,)))
+        yield from sorted(days, key=lambda day: day.session)
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         (path,), (participant, *_, kind) = day.sources, day.session.split(".")
         channels = 64 * len(INNER_ARRAYS[participant].split(", "))
-        found = read_variables(path, inner_layout(channels), ("binSize",))
+        data = read_variables(path, inner_layout(channels), ("binSize",))
         wordless = "binnedTX_spikePow" in path.name
-        if "binSize" not in found and kind.startswith("interleaved"):
+        if "binSize" not in data and kind.startswith("interleaved"):
             raise Fault(path, "", "binSize", "is missing; the bin width must not be guessed")
-        width = float(found["binSize"][0, 0]) if "binSize" in found else 20 if wordless else INNER_BIN_MS[participant]
+        width = float(data["binSize"][0, 0]) if "binSize" in data else 20 if wordless else INNER_BIN_MS[participant]
         if width not in (10, 20):
             raise Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")
         signal = Signal(participant, 2 * channels, ", ".join(FEATURE_KINDS), INNER_ARRAYS[participant], "not stated",
                         transform="sum of counts and mean of power over 20 ms",
                         scale="z-score over the file, standard deviation + 1e-8", dataset="inner speech")
-        starts = found["delayTrialEpochs" if participant == "t12" and kind == "listening" else "goTrialEpochs"][:, 0]
-        for index, (cue, start, end) in enumerate(zip(found["trialCues"][:, 0], starts, found["goTrialEpochs"][:, 1])):
-            place = f"trial_{index:04d}"
-            if not (1 <= cue <= len(found["cueList"]) and cue == int(cue)):
-                yield Fault(path, place, "trialCues", f"is {cue:g}, but there are {len(found['cueList'])} cues")
+        starts = data["delayTrialEpochs" if participant == "t12" and kind == "listening" else "goTrialEpochs"][:, 0]
+        for index, (cue, start, end) in enumerate(zip(data["trialCues"][:, 0], starts, data["goTrialEpochs"][:, 1])):
+            group = f"trial_{index:04d}"
+            if not (1 <= cue <= len(data["cueList"]) and cue == int(cue)):
+                yield Fault(path, group, "trialCues", f"is {cue:g}, but there are {len(data['cueList'])} cues")
                 continue
-            if not (1 <= start < end <= len(found["binnedTX"]) and start == int(start) and end == int(end)):
-                bins = len(found["binnedTX"])
-                yield Fault(path, place, "goTrialEpochs", f"is {start:g} to {end:g}, but there are {bins} bins")
+            if not (1 <= start < end <= len(data["binnedTX"]) and start == int(start) and end == int(end)):
+                bins = len(data["binnedTX"])
+                yield Fault(path, group, "goTrialEpochs", f"is {start:g} to {end:g}, but there are {bins} bins")
                 continue
-            block = float(found["blockNum"][int(start) - 1, 0])
+            block = float(data["blockNum"][int(start) - 1, 0])
             if not (0 <= block <= MAX_NUMBER and block == int(block)):
-                yield Fault(path, place, "blockNum", f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}")
+                yield Fault(path, group, "blockNum", f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}")
                 continue
-            word = None if wordless else word_of(found["cueList"][int(cue) - 1])
+            word = None if wordless else word_of(data["cueList"][int(cue) - 1])
             if word != "":
-                read = partial(inner_bins, found, int(start) - 1, int(end), int(20 // width))
-                yield SourceTrial(path, place, read, signal, int(block), index, sentence=word)
+                read = partial(inner_bins, data, int(start) - 1, int(end), int(20 // width))
+                yield SourceTrial(path, group, read, signal, int(block), index, sentence=word)
 
 
 def inner_bins(found: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32

@@ -26,10 +26,10 @@ MOST_KEPT = 10**10  # bins; six years of them
 
 def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # number -> first bin, last, what was meant
     "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
-    found = dict[int, tuple[int, int, str | None]]()
+    sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
-    shown = dict[int, str]()
-    for place, line in enumerate(lines, 1):
+    decoded = dict[int, str]()
+    for line_number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             break  # it was being written
         try:
@@ -39,19 +39,19 @@ def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # num
                 raise ValueError("its seconds are no number")
             if kind == "final":
                 start, end = event.get("bins") or (0, 0)
-                shown[number] = " ".join(word for word, *_ in event["words"])
-                whole = all(type(one) is int and 0 <= one < MOST_KEPT for one in (number, start, end))
-                if number in found or not whole:
+                decoded[number] = " ".join(word for word, *_ in event["words"])
+                valid = all(type(one) is int and 0 <= one < MOST_KEPT for one in (number, start, end))
+                if number in sentences or not valid:
                     raise ValueError("its number or its bins")
-                found[number] = start, end, str.strip(event["said"]) or None
+                sentences[number] = start, end, str.strip(event["said"]) or None
             if kind == "mark":
-                right = {"wrong": None, "right": event["text"] or shown.get(number), "corrected": event["text"]}
-                meant = right[event["verdict"]]
-                if number in found and isinstance(event["text"], str):
-                    found[number] = *found[number][:2], meant or None  # the last word counts
+                texts = {"wrong": None, "right": event["text"] or decoded.get(number), "corrected": event["text"]}
+                text = texts[event["verdict"]]
+                if number in sentences and isinstance(event["text"], str):
+                    sentences[number] = *sentences[number][:2], text or None  # the last word counts
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise KitError(f"{path}: line {place} is not an event of a kept session ({error!r})") from error
-    return found
+            raise KitError(f"{path}: line {line_number} is not an event of a kept session ({error!r})") from error
+    return sentences
 
 # %% ../../nbs/importers/kept.ipynb #0027c6e7
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class KeptSession(Divided):
         if not (folder / "session.json").is_file():
             raise KitError(f"{folder}: is not the folder of a kept session; it has no session.json")
         record = load_json(folder / "session.json")
-        sound = isinstance(record, dict) and isinstance(record.get("options", {}), dict)
-        if not sound or not record.get("features"):
+        valid = isinstance(record, dict) and isinstance(record.get("options", {}), dict)
+        if not valid or not record.get("features"):
             raise KitError(f"{folder}: session.json is not that of a session kept with --keep-features")
         day = re.match("([0-9]{4})-([0-9]{2})-([0-9]{2})T", str(record.get("began")))
         if not day or not is_date(*day.groups()) or not re.fullmatch(r"[A-Za-z0-9]{1,20}", self.participant):
@@ -74,7 +74,7 @@ class KeptSession(Divided):
         yield SourceDay(".".join((self.participant, *day.groups())), sources)
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
-        settings, place, path = day.sources
+        settings, events, path = day.sources
         record = load_json(settings)
         width, raw = record.get("num_features"), record.get("options", {}).get("normalise")
         if type(width) is not int or not 1 <= width <= MAX_FEATURES:
@@ -82,10 +82,10 @@ class KeptSession(Divided):
         signal = Signal(self.participant, width, "features", "not stated", "not stated", transform="not stated",
                         scale="z-score over the session" if raw else "as the decoder got them", dataset="kept session")
         total = regular_file(path).stat().st_size // (4 * width)
-        for number, (start, end, meant) in kept_sentences(place).items():
+        for number, (start, end, sentence) in kept_sentences(events).items():
             if start < end <= total and end - start <= MAX_BINS:
                 read = partial(kept_bins, path, start, end, width)
-                yield SourceTrial(place, f"sentence {number}", read, signal, 1, number, sentence=meant,
+                yield SourceTrial(events, f"sentence {number}", read, signal, 1, number, sentence=sentence,
                                   scale=0 if raw else None)
 
 

@@ -32,12 +32,12 @@ MOST_BYTES = 4 << 30  # of a file's variables, unpacked; a published day has abo
 # %% ../../nbs/importers/layout.ipynb #9eb5effc
 def unpacked_mat(file: IO[bytes], order: str) -> IO[bytes]:
     "Return the file with its compressed variables unpacked; raise `ValueError` beyond `MOST_BYTES`."
-    found = tempfile.TemporaryFile()
-    found.write(file.read(128))
+    output = tempfile.TemporaryFile()
+    output.write(file.read(128))
     while tag := file.read(8):
         kind, size = struct.unpack(f"{order}II", tag)
         if kind != 15:
-            found.write(tag)
+            output.write(tag)
         unpacker = zlib.decompressobj() if kind == 15 else None
         while size:
             piece = file.read(min(size, 1 << 20))
@@ -45,12 +45,12 @@ def unpacked_mat(file: IO[bytes], order: str) -> IO[bytes]:
                 raise EOFError("it ends too early")
             size -= len(piece)
             while piece:
-                found.write(unpacker.decompress(piece, 1 << 20) if unpacker else piece)
+                output.write(unpacker.decompress(piece, 1 << 20) if unpacker else piece)
                 piece = unpacker.unconsumed_tail if unpacker else b""
-                if found.tell() > MOST_BYTES:
+                if output.tell() > MOST_BYTES:
                     raise ValueError(f"its variables have more than {MOST_BYTES >> 30} GiB")
-    found.seek(0)
-    return found
+    output.seek(0)
+    return output
 
 # %% ../../nbs/importers/layout.ipynb #734c1b43
 def small_element(file: IO[bytes], order: str) -> bytes:
@@ -73,11 +73,11 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
         flags, shape, name = (small_element(file, order) for _ in range(3))
         (word,) = struct.unpack(f"{order}I", flags[:4])
         group, count = word & 0xFF, math.prod(struct.unpack(f"{order}{len(shape) // 4}i", shape))
-        wanted = not names or name.decode("latin-1") in names
-        if wanted and (group not in (1, 4, *range(6, 16)) or not 0 <= count <= size):
-            which = name.decode("latin-1")[:40] or "a cell"
-            raise ValueError(f"{which} declares {count} values of class {group} in {size} bytes")
-        for _ in range(count if wanted and group == 1 else 0):
+        is_listed = not names or name.decode("latin-1") in names
+        if is_listed and (group not in (1, 4, *range(6, 16)) or not 0 <= count <= size):
+            label = name.decode("latin-1")[:40] or "a cell"
+            raise ValueError(f"{label} declares {count} values of class {group} in {size} bytes")
+        for _ in range(count if is_listed and group == 1 else 0):
             check_variable(file, order, ())
     if file.seek(0, 1) > end:
         raise ValueError("a variable is longer than it says")
@@ -92,14 +92,14 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
     from scipy.io import loadmat, whosmat
 
     try:
-        with open(regular_file(path), "rb") as stored, warnings.catch_warnings():
+        with open(regular_file(path), "rb") as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of SciPy about unreadable variables, which are not read
-            head = stored.read(128)
-            order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(head[124:128])
+            header = source.read(128)
+            order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(header[124:128])
             if order is None:
                 raise ValueError("is not a .mat file of MATLAB 5 or later")
-            stored.seek(0)
-            with unpacked_mat(stored, order) as file:
+            source.seek(0)
+            with unpacked_mat(source, order) as file:
                 size = file.seek(0, 2)
                 file.seek(128)
                 while file.tell() < size:
@@ -141,16 +141,16 @@ def read_value(file: h5py.File, place: str, matlab: bool = False) -> Any:
     dataset = open_member(group, name) if group is not None else None
     if not isinstance(dataset, h5py.Dataset):
         return None
-    most = MAX_TRIALS if dataset.dtype.kind == "O" else MOST_ROWS
-    open_dataset(group, name, "iufbO", (None,) * len(dataset.shape or ()), most=most)
+    limit = MAX_TRIALS if dataset.dtype.kind == "O" else MOST_ROWS
+    open_dataset(group, name, "iufbO", (None,) * len(dataset.shape or ()), most=limit)
     with reading(group, name):
         if math.prod(dataset.shape) * dataset.dtype.itemsize > MOST_BYTES:
             raise KitError(f"has more than {MOST_BYTES >> 30} GiB")
         if matlab and dataset.dtype == h5py.ref_dtype:
-            found = np.empty(dataset.size, object)
+            cells = np.empty(dataset.size, object)
             for index, reference in enumerate(dataset[()].reshape(-1)):
-                found[index] = read_value(file, file[reference].name, matlab)
-            return found
+                cells[index] = read_value(file, file[reference].name, matlab)
+            return cells
         if dataset.dtype.kind == "O":
             return dataset.asstr()[()]
         value = dataset[()].T if matlab else dataset[()]
@@ -163,10 +163,10 @@ def read_hdf5(path: Path, names: Iterable[str]) -> dict[str, Any]:
     "Return some variables of a file of MATLAB 7.3, or datasets of an NWB file, and the shapes of others."
     with open_file(path) as file:
         matlab = path.suffix == ".mat"
-        found = {name: read_value(file, name, matlab) for name in names}
+        values = {name: read_value(file, name, matlab) for name in names}
         with reading(path):
-            shapes = {name: getattr(file[name], "shape", "a group") for name in list(file)[:20] if name not in found}
-    return shapes | {name: value for name, value in found.items() if value is not None}
+            shapes = {name: getattr(file[name], "shape", "a group") for name in list(file)[:20] if name not in values}
+    return shapes | {name: value for name, value in values.items() if value is not None}
 
 # %% ../../nbs/importers/layout.ipynb #186d93e8
 def read_variables(
@@ -175,21 +175,21 @@ def read_variables(
     optional: Iterable[str] = (),  # variables that may be missing
 ) -> dict[str, Any]:  # name -> array; of "text" and "cells" a list, with a text or an array for each trial
     "Return the variables of a file; raise `Fault` for one that is missing or not as the table says."
-    head = b""
+    header = b""
     with suppress(OSError), open(regular_file(path), "rb") as file:
-        head = file.read(128)
-    seven = path.suffix == ".mat" and (head[124:128] == b"\0\2IM" or head[:4] == b"\x89HDF")
-    found = read_hdf5(path, layout) if seven or path.suffix == ".nwb" else read_mat(path, layout)
+        header = file.read(128)
+    is_hdf5 = path.suffix == ".mat" and (header[124:128] == b"\0\2IM" or header[:4] == b"\x89HDF")
+    data = read_hdf5(path, layout) if is_hdf5 or path.suffix == ".nwb" else read_mat(path, layout)
     lengths: dict[str | int, int] = {}
     values: dict[str, Any] = {}
     for name, (kind, *shape) in layout.items():
-        value = found.get(name)
+        value = data.get(name)
         if value is None and name in optional:
             continue
         if value is None:
-            there = {other: getattr(one, "shape", one) for other, one in found.items() if other[:2] != "__"}
-            held = ", ".join(f"{other} {shape}" for other, shape in there.items())[:500] or "nothing"
-            raise Fault(path, "", name, f"is missing in this {'MATLAB 7.3 ' * seven}file; it holds {held}")
+            shapes = {key: getattr(array, "shape", array) for key, array in data.items() if key[:2] != "__"}
+            content = ", ".join(f"{key} {shape}" for key, shape in shapes.items())[:500] or "nothing"
+            raise Fault(path, "", name, f"is missing in this {'MATLAB 7.3 ' * is_hdf5}file; it holds {content}")
         is_text = value.dtype.kind in "UO"
         if kind != "numbers" and (is_text or kind == "cells") and 1 in value.shape:
             value = value.reshape(-1)

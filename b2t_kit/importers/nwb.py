@@ -42,8 +42,8 @@ def nwb_table(file: h5py.File, sentence: str, block: str) -> list[tuple[float, f
         columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
         texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
         if sentence and sentence not in texts or not sentence and len(texts) > 1:
-            what = f"has these columns of text: {', '.join(texts) or 'none'}"
-            raise KitError(f"{what}; --sentence names the one with what was said")
+            problem = f"has these columns of text: {', '.join(texts) or 'none'}"
+            raise KitError(f"{problem}; --sentence names the one with what was said")
         text = [sentence] if sentence else texts
         block = block or next((name for name in ("block", "block_num", "block_number") if name in columns), "")
         if block and not (is_numbers(columns.get(block)) and np.isfinite(columns[block]).all()):
@@ -76,12 +76,12 @@ def series_rows(file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     "Return the rows of a time series that begin within a time, and the number of columns."
     data = read_rows(file, f"{series}/data")
     with reading(file, series):
-        times, began = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
-        if times is None and began is not None and began.shape == ():
-            times = float(began) + np.arange(len(data)) / float(file[series]["starting_time"].attrs["rate"])
+        times, offset = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
+        if times is None and offset is not None and offset.shape == ():
+            times = float(offset) + np.arange(len(data)) / float(file[series]["starting_time"].attrs["rate"])
         if not (is_numbers(times) and len(times) == len(data) and (np.diff(times) > 0).all()):
-            what = "timestamps are missing" if times is None else f"timestamps have shape {times.shape}"
-            raise KitError(f"{what}; expected {len(data)} times that ascend, or a starting_time with its rate")
+            problem = "timestamps are missing" if times is None else f"timestamps have shape {times.shape}"
+            raise KitError(f"{problem}; expected {len(data)} times that ascend, or a starting_time with its rate")
         step = float(np.median(np.diff(times))) if len(times) > 1 else bin_ms / 1000
         if not 0.98 < 1000 * step / bin_ms < 1.02:
             raise KitError(f"has a row every {1000 * step:g} ms, not {bin_ms:g}; --bin-ms says it")
@@ -116,14 +116,14 @@ class Nwb(Own):
         for path in files_below(self.folder, r".*\.nwb"):
             try:
                 with open_file(path) as file:
-                    began, subject = ("" if value is None else str(value) for value in (
-                        read_value(file, place)
-                        for place in ("session_start_time", "general/subject/subject_id")))
-                date = re.match(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", began)
+                    start, subject = ("" if value is None else str(value) for value in (
+                        read_value(file, key)
+                        for key in ("session_start_time", "general/subject/subject_id")))
+                date = re.match(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", start)
                 name = re.sub(r"[^a-z0-9]", "", (self.participant or subject).casefold())[:20]
                 if not date or not is_date(*date.groups()) or not name:
-                    what = f"has session_start_time {began[:30]} and subject_id {subject[:30]}"
-                    raise Fault(path, "", "", f"{what}; expected a day, and a name (--participant)")
+                    problem = f"has session_start_time {start[:30]} and subject_id {subject[:30]}"
+                    raise Fault(path, "", "", f"{problem}; expected a day, and a name (--participant)")
                 days.setdefault(".".join((name, *date.groups())), []).append(path)
             except KitError as error:
                 yield error if isinstance(error, Fault) else Fault(path, "", "", str(error).partition(": ")[2])
@@ -133,8 +133,8 @@ class Nwb(Own):
         number = 0
         for order, path in enumerate(day.sources, 1):
             file = open_file(path)  # stays open as long as a trial is read from it
-            called = [str(read_value(file, place))
-                      for place in ("identifier", "general/session_id")]
+            names = [str(read_value(file, place))
+                     for place in ("identifier", "general/session_id")]
             table = nwb_table(file, self.sentence, self.block)
             cut, columns = unit_counts(file, self.bin_ms) if self.series == "units" else series_rows(
                 file, self.series, self.bin_ms)
@@ -142,14 +142,14 @@ class Nwb(Own):
             for start, stop, sentence, block in table:
                 place, number = f"trial {number}", number + 1
                 if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
-                    longest = MAX_BINS * BIN_SECONDS
-                    what = f"lasts from {start:g} to {stop:g}, expected up to {longest:g} seconds"
-                    yield Fault(path, place, "", what)
+                    limit = MAX_BINS * BIN_SECONDS
+                    problem = f"lasts from {start:g} to {stop:g}, expected up to {limit:g} seconds"
+                    yield Fault(path, place, "", problem)
                     continue
                 block = order if block is None else block
                 yield SourceTrial(path, place, partial(self.bins, file, cut, start, stop), signal, block, number - 1,
                                   sentence=sentence.strip() or None, scale=self.group(block),
-                                  names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *called))
+                                  names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *names))
 
     def bins(self, file: h5py.File, cut: Cut, start: float, stop: float) -> np.ndarray:  # (T, C) float32
         "Return a trial in 20 ms bins; the file must stay open until then."

@@ -62,14 +62,14 @@ def fetch_set(
     "Download and unpack a set after showing its terms; raise `KitError` if that fails."
     if name not in SETS:
         raise KitError(f"there is no set '{name}'; the kit knows {', '.join(SETS)}")
-    published = SETS[name]
-    if published.doi:
-        wanted = dict.fromkeys(published.files, "")
-        return fetch_archives(published, wanted, out, token, progress, base_url, tell)
-    if not published.dandi:
-        raise KitError(f"set {name}: b2t fetch cannot get it; {published.by_hand}")
-    tell(terms_text(terms := terms_of(published, [])))
+    dataset = SETS[name]
+    if dataset.doi:
+        patterns = dict.fromkeys(dataset.files, "")
+        return fetch_archives(dataset, patterns, out, token, progress, base_url, tell)
+    if not dataset.dandi:
+        raise KitError(f"set {name}: b2t fetch cannot get it; {dataset.by_hand}")
+    tell(terms_text(terms := terms_of(dataset, [])))
     with new_folders(out) as folder:  # its client lists and checks the files
-        fetched = fetch_dandiset(published.dandi, folder)
+        path = fetch_dandiset(dataset.dandi, folder)
         save_json(folder / TERMS_FILE, terms)
-    return [fetched]
+    return [path]

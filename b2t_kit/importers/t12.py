@@ -24,7 +24,7 @@ T12 = Signal("t12", 256, ", ".join(FEATURE_KINDS), "area 6v", "-3.5 x RMS",
              scale="z-score over the block, standard deviation + 1e-8", dataset="t12 competition")
 T12_FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}  # split -> the authors' folder
 T12_LAYOUT = {"tx1": ("cells", "trials"), "spikePow": ("cells", "trials"), "blockIdx": ("numbers", "trials", 1),
-          "sentenceText": ("text", "trials")}
+              "sentenceText": ("text", "trials")}
 STORED_COLUMNS, USED_COLUMNS = 256, 128  # stored columns; those of area 6v
 # A crossing at each of 600 samples of a bin (30 kHz); 1 V, in square microvolts
 T12_MOST = {"tx1": 600, "spikePow": 1e12}
@@ -36,9 +36,9 @@ def block_features(
 ) -> list[np.ndarray]:  # (T, 256) float32 each: 128 channels of crossings, then of power
     "Return the features of a block's trials, z-scored over all of them."
     counts = np.concatenate([trial[:, :USED_COLUMNS] for trial in crossings]).astype(np.float64)
-    measured = np.concatenate([trial[:, :USED_COLUMNS] for trial in power]).astype(np.float64)
-    least = np.where(measured > 0, measured, np.inf).min(0)  # (128,), infinite for a dead channel
-    filled = np.where(measured > 0, measured, np.where(np.isfinite(least), least, 1.0))
+    powers = np.concatenate([trial[:, :USED_COLUMNS] for trial in power]).astype(np.float64)
+    least = np.where(powers > 0, powers, np.inf).min(0)  # (128,), infinite for a dead channel
+    filled = np.where(powers > 0, powers, np.where(np.isfinite(least), least, 1.0))
     features = np.concatenate([np.log1p(counts), np.log(filled)], 1)
     features = (features - features.mean(0)) / (features.std(0) + 1e-8)
     ends = np.cumsum([len(trial) for trial in crossings])
@@ -47,14 +47,14 @@ def block_features(
 # %% ../../nbs/importers/t12.ipynb #f45fde14
 def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:  # (T, 256)
     "Raise `Fault` for numbers that cannot be counts or powers."
-    used = values[:, :USED_COLUMNS]
-    bad = np.argwhere(~((used >= 0) & (used <= T12_MOST[name]) & ((used == np.floor(used)) | (name != "tx1"))))
+    part = values[:, :USED_COLUMNS]
+    bad = np.argwhere(~((part >= 0) & (part <= T12_MOST[name]) & ((part == np.floor(part)) | (name != "tx1"))))
     if len(bad):
         kind = "a whole number" if name == "tx1" else "a number"
         row, column = bad[0]
-        raise Fault(path, place, name, f"{used[row, column]:g} at bin {row}, column {column}, expected {kind} from 0 "
+        raise Fault(path, place, name, f"{part[row, column]:g} at bin {row}, column {column}, expected {kind} from 0 "
                     f"to {T12_MOST[name]:g}")
-    if not used.any():
+    if not part.any():
         raise Fault(path, place, name, "is 0 everywhere")
 
 # %% ../../nbs/importers/t12.ipynb #a18572ef
@@ -64,8 +64,8 @@ def check_blocks(path: Path, blocks: np.ndarray, ascending: bool) -> None:  # (t
     if not ((blocks >= 0) & (blocks <= MAX_NUMBER) & (blocks == np.floor(blocks))).all():
         raise Fault(path, "", "blockIdx", f"has numbers that are not whole, or not from 0 to {MAX_NUMBER}")
     if len(set(numbers)) < len(numbers) or (ascending and (np.diff(numbers) < 0).any()):
-        what = f"has the blocks {numbers.astype(int).tolist()[:20]} in this order; trials of a block must be contiguous"
-        raise Fault(path, "", "blockIdx", what + ", and blocks must ascend" * ascending)
+        text = f"has the blocks {numbers.astype(int).tolist()[:20]} in this order; trials of a block must be contiguous"
+        raise Fault(path, "", "blockIdx", text + ", and blocks must ascend" * ascending)
 
 # %% ../../nbs/importers/t12.ipynb #15c0d4db
 @dataclass(frozen=True)
@@ -86,23 +86,23 @@ class T12Speech(Importer):
     def trials_of(self, path: Path, split: str) -> Iterator[SourceTrial | Fault]:
         "Yield the trials of a file; a fault of one spoils the z-score of its block, and so refuses the file."
         layout = {name: T12_LAYOUT[name] for name in T12_LAYOUT if split != "test" or name != "sentenceText"}
-        found = read_variables(path, layout)
-        blocks, sentences = found["blockIdx"][:, 0].astype(np.float64), found.get("sentenceText")
+        data = read_variables(path, layout)
+        blocks, sentences = data["blockIdx"][:, 0].astype(np.float64), data.get("sentenceText")
         check_blocks(path, blocks, split == "test")
-        wrong = list[Fault]()
-        for index, cells in enumerate(zip(found["tx1"], found["spikePow"])):
-            place = f"trial_{index:04d}"
+        faults = list[Fault]()
+        for index, cells in enumerate(zip(data["tx1"], data["spikePow"])):
+            group = f"trial_{index:04d}"
             try:
                 for name, cell in zip(("tx1", "spikePow"), cells):
-                    check_values(path, place, name, cell_array(path, place, name, cell, STORED_COLUMNS))
+                    check_values(path, group, name, cell_array(path, group, name, cell, STORED_COLUMNS))
                 if len(cells[0]) != len(cells[1]):
-                    raise Fault(path, place, "spikePow", f"has {len(cells[1])} bins, but tx1 has {len(cells[0])}")
+                    raise Fault(path, group, "spikePow", f"has {len(cells[1])} bins, but tx1 has {len(cells[0])}")
             except Fault as fault:
-                wrong.append(fault)
-        yield from wrong
-        for block in dict.fromkeys(blocks.tolist() if not wrong else ()):
+                faults.append(fault)
+        yield from faults
+        for block in dict.fromkeys(blocks.tolist() if not faults else ()):
             members = np.flatnonzero(blocks == block)
-            features = block_features(*([found[name][index] for index in members] for name in ("tx1", "spikePow")))
-            for number, (index, one) in enumerate(zip(members, features)):
-                yield SourceTrial(path, f"trial_{index:04d}", partial(np.asarray, one), T12, int(block), number,
+            features = block_features(*([data[name][index] for index in members] for name in ("tx1", "spikePow")))
+            for number, (index, trial) in enumerate(zip(members, features)):
+                yield SourceTrial(path, f"trial_{index:04d}", partial(np.asarray, trial), T12, int(block), number,
                                   scale=None, split=split, sentence=sentences[index] if sentences else None)

@@ -50,8 +50,8 @@ class Keeper:
         self.lines: dict[int, str] = {}  # finished sentences, by their number
         self.bins = self.first = self.number = 0  # kept so far, and before the sentence that is open; sentences
         self.words = self.status = ""  # the last ones that were kept
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        save_json(self.folder / "session.json", {"began": now, "features": features, **settings})
+        start = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        save_json(self.folder / "session.json", {"began": start, "features": features, **settings})
         self.thread = threading.Thread(target=self._run, name="kept session", daemon=True)
         self.thread.start()
 
@@ -112,24 +112,24 @@ class Keeper:
         self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
 
     def _run(self) -> None:
-        written: list[str] = []
+        previous: list[str] = []
         try:
             while True:
-                last = self.done.wait(EVERY_SECONDS)
+                is_last = self.done.wait(EVERY_SECONDS)
                 with self.lock:
-                    waiting, self.waiting = self.waiting, {name: bytearray() for name in self.waiting}
+                    buffers, self.waiting = self.waiting, {name: bytearray() for name in self.waiting}
                     lines = [*self.lines.values()]
-                for name, body in waiting.items():
+                for name, body in buffers.items():
                     if self.on and body:
                         with (self.folder / name).open("ab") as file:
                             file.write(body)
                             file.flush()
                             os.fsync(file.fileno())
-                if self.on and lines != written:
+                if self.on and lines != previous:
                     text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
                     write_atomically(self.folder / "transcript.txt", text)
-                    written = lines
-                if last:
+                    previous = lines
+                if is_last:
                     return
         except Exception as error:  # the disk is full, or the folder has gone; whatever it is, the page says it
             self.on, self.failed = False, getattr(error, "strerror", None) or printable(error)
@@ -150,8 +150,8 @@ class Keeper:
 # %% ../../nbs/live/keep.ipynb #bcae3e7e
 def keep_session(session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False) -> Keeper:
     "Begin to keep a session and the options of its command in a new folder; with the recording if requested."
-    plain = (str, int, float, bool, list, type(None))
-    settings = {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
+    types = (str, int, float, bool, list, type(None))
+    settings = {name: value if isinstance(value, types) else str(value) for name, value in options.items()}
     session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,
                                      session.note)
     session.watchers.append(keeper)

@@ -31,18 +31,18 @@ class SentenceTiming:
         "Return how soon each final word was first right, and how soon it and all before it stayed."
         states = [*self.changes, (self.ended, self.final)]
         delays = np.zeros((len(self.final), 2))
-        for place, (word, end) in enumerate(zip(self.final, self.ends)):
-            right = next(at for at, words in states if words[place:place + 1] == (word,))
-            wrong = [number for number, (_, words) in enumerate(states)
-                     if words[:place + 1] != self.final[:place + 1]]
-            stays, _ = states[wrong[-1] + 1 if wrong else 0]
-            delays[place] = right - end, stays - end
+        for index, (word, end) in enumerate(zip(self.final, self.ends)):
+            right = next(time for time, words in states if words[index:index + 1] == (word,))
+            mismatches = [number for number, (_, words) in enumerate(states)
+                          if words[:index + 1] != self.final[:index + 1]]
+            fixed, _ = states[mismatches[-1] + 1 if mismatches else 0]
+            delays[index] = right - end, fixed - end
         return delays
 
     def revisions(self) -> int:
         "Return how many words were shown and taken back: those after the common beginning of a state and the next."
         states = [*(words for _, words in self.changes), self.final]
-        return sum(len(before) - len(commonprefix([before, after])) for before, after in pairwise(states))
+        return sum(len(old) - len(commonprefix([old, new])) for old, new in pairwise(states))
 
 # %% ../../nbs/live/measures.ipynb #3d95b26c
 @dataclass(frozen=True)
@@ -94,19 +94,19 @@ class DelayLedger:
 
     def add(self, update: Update) -> None:
         "Enter a frame, or the end of a sentence."
-        now, words = update.bins * BIN_SECONDS + update.delay, tuple(word for word, _ in update.words)
+        seconds, words = update.bins * BIN_SECONDS + update.delay, tuple(word for word, _ in update.words)
         if update.final:
             ends = tuple(BIN_SECONDS * end for end in update.ends)
             self.finals.append(update.delay)
             self.sentences.append(
-                SentenceTiming(update.began * BIN_SECONDS, tuple(self._changes), words, now, ends))
+                SentenceTiming(update.began * BIN_SECONDS, tuple(self._changes), words, seconds, ends))
             self._changes = []
             return
         self.count += 1
         self.late += update.delay > BIN_SECONDS
         self.rows.append((*(update.seconds[name] for name in STAGES[:3]), update.delay, update.computed))
         if words != (self._changes[-1][1] if self._changes else ()):
-            self._changes.append((now, words))
+            self._changes.append((seconds, words))
 
     def summary(self) -> dict[str, dict[str, float]]:
         "Return the 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."

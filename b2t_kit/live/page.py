@@ -48,8 +48,8 @@ ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its 
 def colour_bytes(bins: np.ndarray) -> np.ndarray:
     "Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbouring features."
     edges = np.linspace(0, bins.shape[1], min(ROWS, bins.shape[1]) + 1).astype(int)
-    shown = np.add.reduceat(bins, edges[:-1], axis=1) / np.diff(edges)
-    return (np.clip(shown / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8)
+    means = np.add.reduceat(bins, edges[:-1], axis=1) / np.diff(edges)
+    return (np.clip(means / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8)
 
 # %% ../../nbs/live/page.ipynb #c1ec07e1
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
-        self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=most) for kind, most in IN_FEED.items()}
+        self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()}
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "doubt": "",
                                     "over": False}
         self.changes = self.bins = self.finals = 0
@@ -90,8 +90,8 @@ class Feed:
                 self.log["columns"].append((self.changes, self.column.astype(np.uint8).tobytes()))
             for update in moment.updates:
                 if update.phoneme and update.phoneme != self.phoneme:
-                    spoken = update.bins, update.phoneme.replace("SIL", "")
-                    self.log["phonemes"].append((self.changes, spoken))
+                    phoneme = update.bins, update.phoneme.replace("SIL", "")
+                    self.log["phonemes"].append((self.changes, phoneme))
                 self.phoneme = update.phoneme
                 self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final}
                 if update.final:
@@ -102,10 +102,10 @@ class Feed:
                         "doubt": moment.doubt, "unknown": moment.unknown}))
                 else:
                     self.now["words_ms"] = 1000 * update.delay
-            for place, (_, sentence) in enumerate(self.log["sentences"]):
+            for index, (_, sentence) in enumerate(self.log["sentences"]):
                 if moment.mark and sentence["number"] == moment.mark.number:  # all readers get it again
-                    marked = {"verdict": moment.mark.verdict, "text": moment.mark.text}
-                    self.log["sentences"][place] = self.changes, sentence | {"mark": marked}
+                    mark = {"verdict": moment.mark.verdict, "text": moment.mark.text}
+                    self.log["sentences"][index] = self.changes, sentence | {"mark": mark}
             if moment.updates or moment.doubt:  # of the words that are shown
                 self.now["doubt"] = moment.doubt
             self.now["over"] = moment.over
@@ -115,24 +115,24 @@ class Feed:
         with self.lock:
             if reader.seen == self.changes and not again:
                 return None
-            new = {kind: [entry for change, entry in entries if change > reader.seen]
-                   for kind, entries in self.log.items()}
-            columns = new.pop("columns")
+            messages = {kind: [entry for change, entry in entries if change > reader.seen]
+                        for kind, entries in self.log.items()}
+            columns = messages.pop("columns")
             reader.messages, reader.seen = reader.messages + 1, self.changes
             return {"number": reader.messages, "feed": self.name, "bins": self.bins,
                     "rows": len(columns[0]) if columns else 0, "columns": base64.b64encode(b"".join(columns)).decode(),
-                    **new, **self.now}
+                    **messages, **self.now}
 
 # %% ../../nbs/live/page.ipynb #b0f16660
 @cache
 def page() -> tuple[str, dict[str, str]]:
     "Return the page, and its headers, which allow only its own script and style."
-    here = Path(__file__).parent if "__file__" in globals() else Path("../../b2t_kit/live")
-    text = (here / "page.html").read_text(encoding="utf-8")
+    folder = Path(__file__).parent if "__file__" in globals() else Path("../../b2t_kit/live")
+    text = (folder / "page.html").read_text(encoding="utf-8")
     hashes = {}
     for tag in ("script", "style"):
-        inside = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
-        digest = hashlib.sha256(inside[1].encode() if inside else b"").digest()
+        match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        digest = hashlib.sha256(match[1].encode() if match else b"").digest()
         hashes[tag] = f"'sha256-{base64.b64encode(digest).decode()}'"
     policy = (f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']} 'unsafe-hashes'; "
               "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
@@ -156,9 +156,9 @@ def listen(host: str, port: int) -> socket.socket:
 def url_host(host: str) -> str:
     "Return a host as a URL has it; for all addresses of this machine, the one under which others reach it."
     if host in EVERYWHERE:
-        family, away = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
+        family, remote = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((away, 9))  # sends nothing; the system chooses the address that it would send from
+            probe.connect((remote, 9))  # sends nothing; the system chooses the address that it would send from
             host = str(probe.getsockname()[0])
     return f"[{host}]" if ":" in host else host
 
@@ -220,8 +220,8 @@ class PageServer:
 
     def finish(self, seconds: float = 2.0) -> None:
         "Give open pages time, so many seconds at most, to get the last words, and why there are no more."
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and any(
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and any(
                 reader.seen < self.feed.changes or reader.shown < reader.messages
                 or reader.status != self.session.status() for reader in self.readers):
             time.sleep(PAUSE)
@@ -233,10 +233,10 @@ class PageServer:
         self.socket.close()
 
     async def _serve(self) -> None:
-        quiet = logging.Logger("live page", logging.CRITICAL + 1)  # what strangers do wrong is not told
+        logger = logging.Logger("live page", logging.CRITICAL + 1)  # what strangers do wrong is not told
         server = await self.server.serve(
             self._stream, sock=self.socket, process_request=self._answer, compression=None, max_size=4096,
-            open_timeout=SILENT, ping_interval=None, server_header=None, logger=quiet)
+            open_timeout=SILENT, ping_interval=None, server_header=None, logger=logger)
         while not self.closing.is_set():
             await asyncio.sleep(PAUSE)
         server.close()
@@ -247,13 +247,13 @@ class PageServer:
         "Answer with a page, or with None for a stream that may be opened; others are not allowed."
         address, host = urlsplit(request.path), request.headers.get("Host", "")
         path = "/" + address.path.removeprefix(self.proxy.path).lstrip("/")  # a proxy may leave its own in front
-        known = {*(f"{url_host(name)}:{self.port}" for name in (*LOOPBACK, self.host)), self.proxy.netloc} - {""}
+        hosts = {*(f"{url_host(name)}:{self.port}" for name in (*LOOPBACK, self.host)), self.proxy.netloc} - {""}
         token = self.tokens["listener" if path.startswith("/listen") else "operator"]
-        given = parse_qs(address.query).get("token", [""])[0]
-        allowed = (self.host in EVERYWHERE or host in known) and hmac.compare_digest(given.encode(), token.encode())
+        key = parse_qs(address.query).get("token", [""])[0]
+        allowed = (self.host in EVERYWHERE or host in hosts) and hmac.compare_digest(key.encode(), token.encode())
         if path in ("/stream", "/listen-stream"):
-            own = f"http://{host}", f"{self.proxy.scheme}://{self.proxy.netloc}"
-            if allowed and request.headers.get("Origin") in own:
+            origins = f"http://{host}", f"{self.proxy.scheme}://{self.proxy.netloc}"
+            if allowed and request.headers.get("Origin") in origins:
                 return None
             allowed = False
         if not allowed or path not in ("/", "/listen"):
@@ -268,39 +268,39 @@ class PageServer:
         "Serve a page until it goes, if there is space for it."
         role = "listener" if "listen-stream" in urlsplit(connection.request.path).path else "operator"
         connection.close_timeout = 1.0
-        others = [reader for reader in self.readers if reader.role == role]
-        if len(others) >= MOST_READERS:
-            silent = min(others, key=lambda reader: reader.alive)
-            if time.monotonic() - silent.alive < QUIET:
+        peers = [reader for reader in self.readers if reader.role == role]
+        if len(peers) >= MOST_READERS:
+            oldest = min(peers, key=lambda reader: reader.alive)
+            if time.monotonic() - oldest.alive < QUIET:
                 await connection.close(TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one")
                 return
-            self.readers = [reader for reader in self.readers if reader is not silent]
+            self.readers = [reader for reader in self.readers if reader is not oldest]
         reader = Reader(role)
         self.readers = [*self.readers, reader]  # a new list each time, since other threads go through it
-        writing = asyncio.create_task(self._write(connection, reader))
+        task = asyncio.create_task(self._write(connection, reader))
         try:
             async for message in connection:
-                if writing.done():  # it was given up; what it has sent before is not heeded
+                if task.done():  # it was given up; what it has sent before is not heeded
                     break
-                drawn = self._heed(message, reader)
+                drawn = self._handle(message, reader)
                 await asyncio.sleep(DRAWN if drawn else EACH)
         finally:
-            writing.cancel()
+            task.cancel()
             self.readers = [other for other in self.readers if other is not reader]
 
     async def _write(self, connection: Any, reader: Reader) -> None:
         "Send what is new, if the last messages were drawn; a reader that does not read is waited for here only."
-        sent = time.monotonic()
+        last_send = time.monotonic()
         with suppress(Exception):  # it has gone, or does not read: in any case it is closed
             while time.monotonic() - reader.alive < GONE and reader in self.readers:
                 await asyncio.sleep(PAUSE)
                 if reader.messages - reader.shown >= MOST_ON_THEIR_WAY:
                     continue
                 status = self.session.status()
-                again = status != reader.status or time.monotonic() - sent > PULSE or bool(reader.answers)
-                message = self.feed.since(reader, again)
+                force = status != reader.status or time.monotonic() - last_send > PULSE or bool(reader.answers)
+                message = self.feed.since(reader, force)
                 if message is not None:
-                    sent = time.monotonic()
+                    last_send = time.monotonic()
                     body = json.dumps(message | self._about(status, reader))
                     await asyncio.wait_for(connection.send(body), GONE)
                     reader.status = status
@@ -310,35 +310,35 @@ class PageServer:
         "Return the state of the session for a message."
         keeper, session = self.session.keeper, self.session
         answers = [reader.answers.popleft() for _ in range(len(reader.answers))]
-        about = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
-                 "kept": keeper.line if keeper else NOTHING_KEPT}
+        content = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
+                   "kept": keeper.line if keeper else NOTHING_KEPT}
         if reader.role == "listener":
-            return about
-        return about | {
+            return content
+        return content | {
             "counted": session.counted(), "says": session.says, "hotwords": session.decoder.hotwords,
             "calm": session.decoder.config.calm, "keeper": bool(keeper), "keeps": bool(keeper and keeper.on),
             "exists": bool(keeper and keeper.folder.exists()), "listen": self.listen}
 
-    def _heed(self, message: str | bytes, reader: Reader) -> bool:
+    def _handle(self, message: str | bytes, reader: Reader) -> bool:
         "Carry out a page's request, and report to that page only; return whether it has drawn a message."
         try:
             request = json.loads(message)
-            what, more = request.get("ask"), request.get("text", "")
-            drawn = int(more) if what == "shown" else 0
+            kind, text = request.get("ask"), request.get("text", "")
+            number = int(text) if kind == "shown" else 0
         except (ValueError, TypeError, AttributeError, RecursionError):
             return False  # no request
-        if reader.shown < drawn <= reader.messages:
-            reader.shown, reader.alive = drawn, time.monotonic()
-        if what in ("shown", "stop") or not isinstance(what, str) or not isinstance(more, str):
-            return bool(what == "shown")
+        if reader.shown < number <= reader.messages:
+            reader.shown, reader.alive = number, time.monotonic()
+        if kind in ("shown", "stop") or not isinstance(kind, str) or not isinstance(text, str):
+            return bool(kind == "shown")
         try:
-            if reader.role == "listener" and what not in LISTENER:
-                raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
-            if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
+            if reader.role == "listener" and kind not in LISTENER:
+                raise KitError(f"'{printable(kind[:20])}': only the operator's page may request this")
+            if kind == "keep-delete" and text != self.feed.name:  # of the session that was confirmed
                 raise KitError("nothing was deleted: this page was of another session; load it again")
-            self.session.request(what, more, reader.answer)
+            self.session.request(kind, text, reader.answer)
         except Exception as error:  # told where somebody asked; a KitError says what to do
-            reader.answer(str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True)
+            reader.answer(str(error) if isinstance(error, KitError) else f"{kind} failed: {error!r}", True)
         return False
 
 # %% ../../nbs/live/page.ipynb #ca7c5ab6
@@ -355,11 +355,11 @@ class Widget:
         self.status, self.note, self.drawn_at = "", "", 0.0
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
         self.box = ipywidgets.HBox([self.text])
-        for what, label in (("cue", "The sentence ends"), ("hotword", "Expect the word"), ("say", "Say it"),
+        for kind, label in (("cue", "The sentence ends"), ("hotword", "Expect the word"), ("say", "Say it"),
                             ("stop", "Stop")):
-            if what != "say" or session.says:
+            if kind != "say" or session.says:
                 button = ipywidgets.Button(description=label)
-                button.on_click(lambda _, what=what: self.request(what))
+                button.on_click(lambda _, kind=kind: self.request(kind))
                 self.box.children += (button,)
         self.thread = threading.Thread(target=self._run, name="live session", daemon=True)
         session.watchers.append(self)
@@ -378,19 +378,19 @@ class Widget:
         from matplotlib import colormaps
         from PIL import Image
 
-        self.drawn_at, feed, heat = time.monotonic(), self.feed, io.BytesIO()
+        self.drawn_at, feed, buffer = time.monotonic(), self.feed, io.BytesIO()
         if feed.bins:  # the newest on the right
             picture = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T
             picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
-            Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(heat, "png")
-        words = " ".join(f"<span style='opacity:{0.35 + 0.65 * sure:.2f}'>{html.escape(word)}</span>"
-                         for word, sure in feed.now["words"] or ())
-        lines = [one["text"] + f"   (said: {one['said']})" * bool(one["said"])
-                 for _, one in [*feed.log["sentences"]][-5:]]
+            Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
+        words = " ".join(f"<span style='opacity:{0.35 + 0.65 * confidence:.2f}'>{html.escape(word)}</span>"
+                         for word, confidence in feed.now["words"] or ())
+        lines = [sentence["text"] + f"   (said: {sentence['said']})" * bool(sentence["said"])
+                 for _, sentence in [*feed.log["sentences"]][-5:]]
         parts = [self.session.status().text, f"stream: {self.session.counted()}", self.note]
         self.canvas.show(HTML(
             f"<img width='800' height='160' alt='the last eight seconds' "
-            f"src='data:image/png;base64,{base64.b64encode(heat.getvalue()).decode()}'>"
+            f"src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
             f"<div style='font-size:24px;line-height:1.5'>{words or '&nbsp;'}</div>"
             f"<div>{'<br>'.join(map(html.escape, lines))}</div>"
             f"<div>{html.escape('; '.join(filter(None, parts)))}</div>"))

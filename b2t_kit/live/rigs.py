@@ -55,8 +55,8 @@ def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # t
     if rows > MAX_BINS or columns > MAX_FEATURES or len(parts[1]) != 4 * rows * columns or len(parts[2]) > 4000:
         raise KitError(f"a message of {rows} bins with {columns} features has {len(parts[1])} bytes")
     bins = np.frombuffer(parts[1], "<f4").astype(np.float32).reshape(rows, columns)
-    said = printable(parts[2].decode("utf-8", "replace"))
-    return Piece(first, bins, arrived, stream, bool(flags & CUE_FLAG), said=said), bool(flags & END_FLAG)
+    sentence = printable(parts[2].decode("utf-8", "replace"))
+    return Piece(first, bins, arrived, stream, bool(flags & CUE_FLAG), said=sentence), bool(flags & END_FLAG)
 
 # %% ../../nbs/live/rigs.ipynb #6dd8ddc9
 def optional_library(name: str, extra: str = "live") -> ModuleType:
@@ -157,7 +157,7 @@ class StreamSource(LiveSource):
             socket.connect(url)
             socket.subscribe(b"")
             while not stop.is_set():
-                came = socket.poll(50)
+                ready = socket.poll(50)
                 self.looked = time.perf_counter()
                 while monitor.poll(0):
                     event, retry = zmq.Event(recv_monitor_message(monitor)["event"]), math.inf
@@ -173,7 +173,7 @@ class StreamSource(LiveSource):
                     with suppress(zmq.ZMQError):
                         socket.disconnect(url)
                     socket.connect(url)
-                if not came:
+                if not ready:
                     continue
                 try:
                     piece, end = from_message(socket.recv_multipart(), time.perf_counter())
@@ -191,17 +191,17 @@ JUMP = 2.5  # bins that a time stamp may be late before the bins between are cal
 
 def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int], float | None]:
     "Return the bins that are missing before each of these, by time stamps in seconds, and when the next one is due."
-    times, found = list(stamps), list[int]()
-    for at in range(len(times) - 2, -1, -1):  # bins that were stamped at once were recorded one after the other
-        if stamps[at + 1] - stamps[at] < BIN_SECONDS / 2:
-            times[at] = times[at + 1] - BIN_SECONDS
+    times, counts = list(stamps), list[int]()
+    for index in range(len(times) - 2, -1, -1):  # bins that were stamped at once were recorded one after the other
+        if stamps[index + 1] - stamps[index] < BIN_SECONDS / 2:
+            times[index] = times[index + 1] - BIN_SECONDS
     for stamp in times:
-        late = stamp - due if due is not None and math.isfinite(stamp) else 0.0
-        jumps = abs(late) > JUMP * BIN_SECONDS
-        found.append(round(min(max(late / BIN_SECONDS, 0.0), 1e9)) if jumps else 0)
+        delay = stamp - due if due is not None and math.isfinite(stamp) else 0.0
+        jumps = abs(delay) > JUMP * BIN_SECONDS
+        counts.append(round(min(max(delay / BIN_SECONDS, 0.0), 1e9)) if jumps else 0)
         if due is not None or math.isfinite(stamp):
-            due = (stamp if due is None else due) + BIN_SECONDS + (late if jumps else 0.1 * late)
-    return found, due
+            due = (stamp if due is None else due) + BIN_SECONDS + (delay if jumps else 0.1 * delay)
+    return counts, due
 
 # %% ../../nbs/live/rigs.ipynb #4760d77d
 UNMARKED = 250  # bins without a stream of markers until that is told
@@ -249,31 +249,31 @@ class LslSource(LiveSource):
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
         self.marks, resolver = None, self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
-        stream, number, due, told = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
+        stream, number, due, is_reported = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
         while not stop.is_set():
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             patience = time.monotonic() + 0.05
             while due is not None and any(count_missing(stamps, due)[0]) and time.monotonic() < patience:
                 time.sleep(0.01)  # a gap, or the rest of a group is on its way
-                others, later = inlet.pull_chunk(0.0, BUFFERED)
-                if len(later):
-                    rows, stamps = np.concatenate([rows, others]), np.concatenate([stamps, later])
-            ours, now = self.pylsl.local_clock(), time.perf_counter()
+                tail, tail_stamps = inlet.pull_chunk(0.0, BUFFERED)
+                if len(tail_stamps):
+                    rows, stamps = np.concatenate([rows, tail]), np.concatenate([stamps, tail_stamps])
+            clock, now = self.pylsl.local_clock(), time.perf_counter()
             if len(stamps):
                 missing, due = count_missing(stamps, due)
                 with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
                     bins = rows.astype(np.float32)
-                for row, stamp, before in zip(bins, stamps, missing):
-                    delay = float(ours - stamp) if 0 <= ours - stamp < LATEST else 0.0
-                    number += before
+                for row, stamp, gap in zip(bins, stamps, missing):
+                    delay = float(clock - stamp) if 0 <= clock - stamp < LATEST else 0.0
+                    number += gap
                     yield Piece(number, row[None], now - delay, stream)
                     number += 1
             if resolver and self._marked(resolver):
                 yield Piece(number, np.zeros((0, 0), np.float32), now, stream, cue=True)
-            if not (self.marks or told) and number > UNMARKED:
-                told = True
-                absent = f"no LSL stream named {self.markers} is announced"
-                count_refusal(self.refused, f"{absent}, so it ends no sentence")
+            if not (self.marks or is_reported) and number > UNMARKED:
+                is_reported = True
+                message = f"no LSL stream named {self.markers} is announced"
+                count_refusal(self.refused, f"{message}, so it ends no sentence")
 
     def _marked(self, resolver: Any) -> bool:
         "Return whether a marker that ends a sentence has come."
@@ -298,7 +298,7 @@ TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the
 
 def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
     "Return the bin of an entry, whose `samples` have a type, and its number if it has one; raise `KitError` for none."
-    for first, second, kind, counter, each in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
+    for first, second, kind, counter, step in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
         crossings, powers, count = values[first], values[second] if second else b"", values.get(counter, b"")
@@ -308,7 +308,7 @@ def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, in
         except ValueError:
             raise KitError(f"an entry of {len(crossings)} and {len(powers)} bytes, which are no arrays of {kind} and "
                            "<f4") from None
-        number = int.from_bytes(count, "little") // each if 0 < len(count) <= 8 else None
+        number = int.from_bytes(count, "little") // step if 0 < len(count) <= 8 else None
         return row[None, :MAX_FEATURES + 1], number
     names = printable(", ".join(name.decode("utf-8", "replace") for name in values))[:80]
     raise KitError(f"an entry with the fields {names}; threshold_crossings and spike_band_power, or samples wanted")
@@ -330,22 +330,22 @@ class RedisSource(LiveSource):
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they are added, also after the server or the program that adds them has started again."
-        once = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)  # we try again ourselves
-        client = self.redis.Redis(self.host, self.port, protocol=2, socket_timeout=1.5, retry=once, **self.login)
-        silent = f"the server at {self.address} gets nothing for {self.stream}"
-        read: dict[str, bytes] = {}  # the last entry of each stream
+        no_retry = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)  # we try again ourselves
+        client = self.redis.Redis(self.host, self.port, protocol=2, socket_timeout=1.5, retry=no_retry, **self.login)
+        idle_text = f"the server at {self.address} gets nothing for {self.stream}"
+        positions: dict[str, bytes] = {}  # the last entry of each stream
         number, run, state = -1, 0, b""  # the last bin, of which start of its program; the task's state
         while not stop.is_set():
             try:
-                if not read:  # what was added before we came is left
+                if not positions:  # what was added before we came is left
                     bins, states = client.xrevrange(self.stream, count=1), list[Any]()
                     with suppress(self.redis.ResponseError):  # a key of this name may be something else
                         states = client.xrevrange(TASK_STATES, count=1)
-                        read = {TASK_STATES: states[0][0] if states else b"0-0"}
-                    read = {self.stream: bins[0][0] if bins else b"0-0"} | read
+                        positions = {TASK_STATES: states[0][0] if states else b"0-0"}
+                    positions = {self.stream: bins[0][0] if bins else b"0-0"} | positions
                     state = states[0][1].get(b"taskState", b"") if states else b""
-                    self.waiting = silent if bins else f"the server at {self.address} has no stream {self.stream}"
-                found = client.xread(read, count=MOST_READ, block=50) or ()
+                    self.waiting = idle_text if bins else f"the server at {self.address} has no stream {self.stream}"
+                replies = client.xread(positions, count=MOST_READ, block=50) or ()
             except self.redis.RedisError as error:
                 refused = isinstance(error, self.redis.AuthenticationError)
                 gone = isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError)) and not refused
@@ -356,23 +356,23 @@ class RedisSource(LiveSource):
                     count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
                 stop.wait(0.5)
                 continue
-            entries = [(at, name.decode(), values) for name, rows in found for at, values in rows]
+            entries = [(entry_id, name.decode(), values) for name, rows in replies for entry_id, values in rows]
             # within a millisecond each stream counts its own entries, and the first stream's come first
-            for at, name, values in sorted(entries, key=lambda entry: int(entry[0].split(b"-")[0])):
-                read[name] = at
+            for entry_id, name, values in sorted(entries, key=lambda entry: int(entry[0].split(b"-")[0])):
+                positions[name] = entry_id
                 if name != self.stream:
-                    before, state = state, values.get(b"taskState", b"")
-                    if before == SPEAKING != state and run:
+                    previous, state = state, values.get(b"taskState", b"")
+                    if previous == SPEAKING != state and run:
                         yield Piece(number + 1, np.zeros((0, 0), np.float32), time.perf_counter(), run, cue=True)
                     continue
                 try:
-                    row, counted = entry_bin(values, self.dtype)
+                    row, counter = entry_bin(values, self.dtype)
                 except KitError as error:
                     count_refusal(self.refused, error)
                     continue
-                self.waiting, last = silent, number
-                number = number + 1 if counted is None else counted
-                run = run if run and number >= last else int(at.split(b"-")[0])
+                self.waiting, last = idle_text, number
+                number = number + 1 if counter is None else counter
+                run = run if run and number >= last else int(entry_id.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)
 
 # %% ../../nbs/live/rigs.ipynb #56d7bba7
@@ -402,11 +402,11 @@ def choose_source(
         secret = os.environ.get(password[1:]) if password.startswith("$") else read_text(password) if password else ""
         if password and not (secret and secret.strip()):
             raise KitError(f"password: {printable(password)} is empty or not set")
-        login, _, place = rest.removeprefix("//").rpartition("@")
-        user, _, own = login.partition(":")
-        address, *more = place.split("/", 2)
-        stream, dtype = [*more, *("binnedFeatures", "int8")[len(more):]]
-        return RedisSource(address, stream, dtype, user, (secret or own).strip("\r\n"))
+        login, _, target = rest.removeprefix("//").rpartition("@")
+        user, _, url_secret = login.partition(":")
+        address, *parts = target.split("/", 2)
+        stream, dtype = [*parts, *("binnedFeatures", "int8")[len(parts):]]
+        return RedisSource(address, stream, dtype, user, (secret or url_secret).strip("\r\n"))
     if ":" not in kind:
         raise KitError(f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
                        "lsl:NAME, or redis:HOST:PORT/STREAM")

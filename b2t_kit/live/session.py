@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'PLAIN', 'UNSURE', 'UNEXPLAINED', 'BESIDE', 'MOST_HOTWORDS', 'MOST_CUES', 'MOST_WAITING_EACH', 'MOST_CALM',
-           'TYPE_A_WORD', 'REQUESTS', 'Answer', 'REASONS', 'Status', 'SessionState', 'judge', 'SentenceMark', 'Moment',
-           'Watcher', 'plain_text', 'unknown_words', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
+           'TYPE_A_WORD', 'REQUESTS', 'Answer', 'REASONS', 'Status', 'SessionState', 'stream_status', 'SentenceMark',
+           'Moment', 'Watcher', 'plain_text', 'unknown_words', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
 
 # %% ../../nbs/live/session.ipynb #ba661ecb
 import math
@@ -63,17 +63,17 @@ class SessionState:
     failed: bool = False  # an error has ended it
 
 # %% ../../nbs/live/session.ipynb #ea23bbce
-def judge(state: SessionState, source: LiveSource, now: float, late: float = 0.0) -> Status:
+def stream_status(state: SessionState, source: LiveSource, now: float, late: float = 0.0) -> Status:
     "Return the status of a stream; late by so many seconds is its oldest bin, or the last look for one."
     if state.ended:
         return Status("failed" if state.failed else "ended", state.ended)
     if state.warming:
         return Status("warming up", f"warming up: {state.warming}, {now - state.began:.0f} s")
-    silent = math.inf if state.heard is None else now - state.heard
+    silence = math.inf if state.heard is None else now - state.heard
     reason = f": {source.waiting}" if source.waiting else ""
     if late > PATIENCE:
         return Status("late", f"late by {late:.0f} s: this machine is too slow or too busy")
-    if silent <= PATIENCE:
+    if silence <= PATIENCE:
         return Status("damaged", f"damaged: {state.fault}") if state.fault else Status("live", "live")
     if state.refused is not None and now - state.refused < 3 * PATIENCE:
         return Status("refused", f"refused: {state.reason}")
@@ -83,7 +83,7 @@ def judge(state: SessionState, source: LiveSource, now: float, late: float = 0.0
         return Status("waiting", "waiting for a sentence to say")
     if state.heard is None or source.link == "ended":
         return Status("waiting", f"waiting for a sender{reason}")
-    return Status("no data", f"no data for {silent:.0f} s{reason}")
+    return Status("no data", f"no data for {silence:.0f} s{reason}")
 
 # %% ../../nbs/live/session.ipynb #28475b24
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def unknown_words(decoder: StreamDecoder, update: Update) -> tuple[str, ...]:
     windows, search = decoder.windows, decoder.search
     rows = torch.log_softmax(torch.from_numpy(decoder.logits / search.temperature), 1)
     rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
-    rows, start, found = rows[:, :SILENCE], 0, list[tuple[float, str]]()
+    rows, start, entries = rows[:, :SILENCE], 0, list[tuple[float, str]]()
     for (word, _), end_bin in zip(update.words, update.ends):
         end = (end_bin - update.began - windows.missing - windows.patch) // windows.stride + 1
         span, start = rows[start:end], max(start, end)
@@ -150,11 +150,11 @@ def unknown_words(decoder: StreamDecoder, update: Update) -> tuple[str, ...]:
                  for form in forms if 0 < len(form) <= len(span)]
         names = search.lexicon.names
         sounds = ("" if names != PHONEMES else " ").join(names[one] for one in collapse(span.argmax(1).tolist()))
-        better = float(span.max(1).values.sum()) + min(costs, default=0.0)
-        found.append((better if sounds else 0.0, sounds))
-    far = [0.0, *(better for better, _ in found), 0.0]
-    return tuple(sounds if better > UNEXPLAINED or (better > BESIDE and max(far[place], far[place + 2]) > UNEXPLAINED)
-                 else "" for place, (better, sounds) in enumerate(found))
+        margin = float(span.max(1).values.sum()) + min(costs, default=0.0)
+        entries.append((margin if sounds else 0.0, sounds))
+    far = [0.0, *(margin for margin, _ in entries), 0.0]
+    return tuple(sounds if margin > UNEXPLAINED or (margin > BESIDE and max(far[index], far[index + 2]) > UNEXPLAINED)
+                 else "" for index, (margin, sounds) in enumerate(entries))
 
 # %% ../../nbs/live/session.ipynb #d25962dc
 MOST_HOTWORDS = 100  # that may be added while a session goes on
@@ -194,9 +194,9 @@ class LiveSession:
     def status(self) -> Status:
         "Return the current state of the stream; from any thread, at any time."
         now, source = time.perf_counter(), self.source
-        since = [at for at in (self.state.decoding, self.inbox.oldest, source.looked)
-                 if at is not None and not source.waits]
-        return judge(self.state, source, now, now - min(since, default=now))
+        starts = [start for start in (self.state.decoding, self.inbox.oldest, source.looked)
+                  if start is not None and not source.waits]
+        return stream_status(self.state, source, now, now - min(starts, default=now))
 
     def counted(self) -> str:
         "Return a line about repaired and refused bins; good news only if there is some."
@@ -225,8 +225,8 @@ class LiveSession:
             self.stop.set()
         elif what == "mark":
             number, verdict, correction = (text.split(" ", 2) + ["", ""])[:3]
-            sound = is_whole(number) and 0 < int(number) <= self.finals and verdict in ("right", "wrong", "corrected")
-            if not sound or (verdict == "corrected") != bool(correction):
+            valid = is_whole(number) and 0 < int(number) <= self.finals and verdict in ("right", "wrong", "corrected")
+            if not valid or (verdict == "corrected") != bool(correction):
                 raise KitError(f"mark: '{text[:20]}' should be the number of a sentence and right, wrong, or "
                                "corrected with the correction")
             self._tell(mark=SentenceMark(int(number), verdict, correction))
@@ -263,9 +263,9 @@ class LiveSession:
                 raise KitError(f"hotword: {MOST_HOTWORDS} are expected already; remove one first")
             else:
                 # names beside each other are several words; sounds are written in capitals
-                names = any(letter.islower() for letter in text.partition(" ")[2])
+                are_names = any(letter.islower() for letter in text.partition(" ")[2])
                 try:
-                    for line in text.split() if names else [text]:
+                    for line in text.split() if are_names else [text]:
                         decoder.add_hotword(line)
                 except KitError:
                     raise KitError(f"hotword: '{text[:40]}' cannot be expected; {TYPE_A_WORD}") from None
@@ -286,7 +286,7 @@ class LiveSession:
             self.state.warming = part
             self._tell()
 
-        ended, self.state.began = "stopped by an error", time.perf_counter()
+        reason, self.state.began = "stopped by an error", time.perf_counter()
         try:
             self.decoder.warm_up(warming)
             if self.decoder.note:
@@ -296,16 +296,16 @@ class LiveSession:
                 while not (self.stop.is_set() or self.inbox.over):
                     self._step()
                 self.inbox.take(0.0)
-            ended = "stopped" if self.stop.is_set() else "the source has ended"
+            reason = "stopped" if self.stop.is_set() else "the source has ended"
         except Exception as error:
-            ended = f"stopped by an error: {error if isinstance(error, KitError) else repr(error)}"
+            reason = f"stopped by an error: {error if isinstance(error, KitError) else repr(error)}"
             self.state.failed = True
             raise
         except KeyboardInterrupt:
-            ended = "stopped"
+            reason = "stopped"
             raise
         finally:
-            self.state.ended = ended
+            self.state.ended = reason
             self.worker.shutdown(wait=False, cancel_futures=True)
             self._tell(updates=self.decoder.end("source"), over=True)
 
@@ -316,23 +316,23 @@ class LiveSession:
             self._tell(updates=updates)
             if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
-        came, state = self.inbox.take(), self.state
-        if came is not None:
-            state.decoding = came.arrived
-            if came.bins.ndim == 2 and len(came.bins) and came.bins.shape[1] == self.decoder.features:
+        new_piece, state = self.inbox.take(), self.state
+        if new_piece is not None:
+            state.decoding = new_piece.arrived
+            if new_piece.bins.ndim == 2 and len(new_piece.bins) and new_piece.bins.shape[1] == self.decoder.features:
                 state.heard = time.perf_counter()
-                state.fault = self.quality.take(came)
+                state.fault = self.quality.take(new_piece)
                 state.doubt = state.fault or state.doubt
-        for piece in self.bridge.wait(time.perf_counter()) if came is None else self.bridge.take(came):
+        for piece in self.bridge.wait(time.perf_counter()) if new_piece is None else self.bridge.take(new_piece):
             arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
                 updates = [*updates, *self.decoder.end(piece.reason)]
             self.bins += len(piece.bins)
             self._tell(piece.bins, piece.arrived, updates=updates, said=piece.said)
-        state.decoding, before, self._refused = None, self._refused, self.refused
-        if self._refused != before:
-            state.refused, reason = time.perf_counter(), (self._refused - before).most_common(1)[0][0]
+        state.decoding, previous, self._refused = None, self._refused, self.refused
+        if self._refused != previous:
+            state.refused, reason = time.perf_counter(), (self._refused - previous).most_common(1)[0][0]
             state.reason = f"{reason} ({self._refused[reason]} times)"
         if self.status() != self._status:
             self._tell()
@@ -377,15 +377,15 @@ class Terminal:
             self._line(f"{'refused: ' if moment.bad else ''}{moment.note}")
         kind = moment.status.name, re.sub(r"[\d.]+", "", moment.status.text)  # numbers in it change all the time
         if kind != self.status:
-            poor = {self.status[0], kind[0]} & {"late", "no data", "refused", "damaged"}
+            alarms = {self.status[0], kind[0]} & {"late", "no data", "refused", "damaged"}
             self.status = kind
-            if poor or (kind[0] == "waiting" and "sender" in kind[1]):
+            if alarms or (kind[0] == "waiting" and "sender" in kind[1]):
                 self._line(f"[{moment.status.text}]")
         for update in moment.updates:
             if update.final:
-                ended = f" ({REASONS.get(update.reason, update.reason)})" if update.reason != "cue" else ""
+                ending = f" ({REASONS.get(update.reason, update.reason)})" if update.reason != "cue" else ""
                 doubt = f"[not finished: {moment.doubt}] " if moment.doubt else ""
-                self._line(f"{doubt}{update.sentence or '(nothing)'}{ended}")
+                self._line(f"{doubt}{update.sentence or '(nothing)'}{ending}")
                 if moment.said:
                     self._line(f"  said: {moment.said}")
             elif self.grows and update.sentence != self.before:
@@ -436,6 +436,6 @@ def open_decoder(
     if not (lm or record.model):
         report_progress(f"the default language model knows {len(words[0])} words; --lm takes a larger one")
     record = record.for_model(lm, words[1])
-    best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
-    own = [one.calibration(()).temperature for one in sources] if others else ()
-    return StreamDecoder(first, options.search(words, best, calibration), config, session, others, own)
+    weights = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
+    temperatures = [one.calibration(()).temperature for one in sources] if others else ()
+    return StreamDecoder(first, options.search(words, weights, calibration), config, session, others, temperatures)

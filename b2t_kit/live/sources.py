@@ -58,14 +58,14 @@ class LiveSource:
 # %% ../../nbs/live/sources.ipynb #bd239fd6
 def play(features: np.ndarray, first: int, said: str, pace: float, stop: threading.Event) -> Iterator[Piece]:
     "Yield the bins of a sentence, (T, C), each when it is due; the last one has the cue."
-    began = time.perf_counter()
+    start = time.perf_counter()
     for number in range(len(features)):
         if pace:
-            stop.wait(max(0.0, began + (number + 1) * BIN_SECONDS / pace - time.perf_counter()))
+            stop.wait(max(0.0, start + (number + 1) * BIN_SECONDS / pace - time.perf_counter()))
         if stop.is_set():
             return
-        last = number + 1 == len(features)
-        yield Piece(first + number, features[number:number + 1], time.perf_counter(), cue=last, said=said * last)
+        is_last = number + 1 == len(features)
+        yield Piece(first + number, features[number:number + 1], time.perf_counter(), cue=is_last, said=said * is_last)
 
 # %% ../../nbs/live/sources.ipynb #419cec54
 class RecordingSource(LiveSource):
@@ -119,8 +119,8 @@ class ParticipantSource(LiveSource):
         if self.session not in days:
             raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
         self.day, self.pace, self.stays, self.waits = days[self.session], pace, stays, not pace
-        recent = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
-        self.moments = [moments(self.day.raw(index)[0]) for index in recent]
+        indices = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
+        self.moments = [moments(self.day.raw(index)[0]) for index in indices]
         self.num_features = len(self.moments[0][0])
         self.sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for sentence in sentences:
@@ -198,7 +198,7 @@ class Bridge:
 
     def take(self, piece: Piece) -> list[Piece]:  # without gaps, in order
         "Return the bins for the decoder after this piece."
-        ready, fault = list[Piece](), ""
+        pieces, fault = list[Piece](), ""
         if piece.bins.ndim != 2:
             fault = f"an array of {piece.bins.ndim} dimensions, 2 wanted"
         elif len(piece.bins) and piece.bins.shape[1] != self.num_features:
@@ -210,7 +210,7 @@ class Bridge:
             return []
         if self.stream is not None and (piece.stream != self.stream or piece.end < self.next - LONGEST_GAP):
             self.repairs["restarts"] += 1
-            ready, self.stream = self._close("restart", piece.arrived), None
+            pieces, self.stream = self._close("restart", piece.arrived), None
         if self.stream is None:
             self.stream, self.next = piece.stream, piece.first
         missing = max(piece.first - self.next, 0)
@@ -218,20 +218,20 @@ class Bridge:
         if missing and not self.gave_up:  # what was lost after a stall is of no sentence
             value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
             bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
-            ready.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
+            pieces.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
         self.next += missing
         rows = piece.bins[self.next - piece.first:].reshape(-1, self.num_features).copy()
         self.repairs["late or repeated"] += len(piece.bins) - len(rows)
         for row in rows:  # a value that is no number becomes the last good one of its feature
-            bad = ~(np.abs(row) <= MAX_VALUE)  # also NaN
-            row[bad] = self.last[bad]
+            mask = ~(np.abs(row) <= MAX_VALUE)  # also NaN
+            row[mask] = self.last[mask]
             self.last = row
-            self.repairs["damaged"] += int(bad.any())
+            self.repairs["damaged"] += int(mask.any())
         if len(rows) or piece.cue:
-            ready.append(replace(piece, first=self.next, bins=rows))
+            pieces.append(replace(piece, first=self.next, bins=rows))
         self.next += len(rows)
         self.heard, self.gave_up = None if piece.cue else piece.arrived, False
-        return ready
+        return pieces
 
     def wait(self, now: float) -> list[Piece]:
         "Return the bins for the decoder if nothing has come until now, by time.perf_counter."
@@ -244,8 +244,8 @@ class Bridge:
     def _close(self, reason: str, now: float) -> list[Piece]:
         "Return the end of a sentence that its participant did not end; nothing if no sentence is open."
         is_open, self.heard = self.heard is not None, None
-        nothing = np.zeros((0, self.num_features), np.float32)
-        return [Piece(self.next, nothing, now, self.stream or 0, True, reason=reason)] if is_open else []
+        empty = np.zeros((0, self.num_features), np.float32)
+        return [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
 
 # %% ../../nbs/live/sources.ipynb #58557e75
 MOST_PIECES, MOST_BYTES = 250, 1 << 24  # that wait: five seconds of single bins; one piece is always taken
@@ -292,7 +292,7 @@ class Inbox:
                 if self.source.waits:
                     self.changed.wait()
                     continue
-                oldest = next((at for at, other in enumerate(self.waiting) if not other.cue), 0)
+                oldest = next((index for index, other in enumerate(self.waiting) if not other.cue), 0)
                 self.dropped += len(self.waiting[oldest].bins)
                 del self.waiting[oldest]
             self.waiting.append(piece)
@@ -348,42 +348,42 @@ class Quality:
             self.numbers.clear()
         if self.times and piece.arrived - self.times[-1] > PAUSED:
             self.times.clear()
-        before, rows = self.count // EVERY, piece.bins[-JUDGED:]
+        period, rows = self.count // EVERY, piece.bins[-JUDGED:]
         self.bins.extend(rows)
         self.numbers.extend(range(piece.end - len(rows), piece.end))
         self.times.extend([piece.arrived] * len(rows))
         self.count += len(piece.bins)
-        if self.count // EVERY > before and self.count >= 2 * EVERY:
+        if self.count // EVERY > period and self.count >= 2 * EVERY:
             self.fault = self._look()
         return self.fault
 
     def _look(self) -> str:
         span = max(self.numbers) - min(self.numbers) + 1
-        lost = span - len(self.numbers)
-        if len(self.numbers) >= 2 * EVERY and max(BY_CHANCE, 0.1 * span) < lost < JUDGED:  # more at once are a gap
-            return f"{lost / span:.0%} of the bins are lost"
+        num_lost = span - len(self.numbers)
+        if len(self.numbers) >= 2 * EVERY and max(BY_CHANCE, 0.1 * span) < num_lost < JUDGED:  # more at once are a gap
+            return f"{num_lost / span:.0%} of the bins are lost"
         seconds = self.times[-1] - self.times[0]
         rate = (len(self.times) - 1) / seconds if self.pace == 1 and seconds > 1.25 else 1 / BIN_SECONDS
         if not 0.6 < rate * BIN_SECONDS < 1.7:
             return f"{rate:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
 
         rows = np.array(self.bins, float)
-        good, full = (np.abs(rows) <= MAX_VALUE).all(1), len(rows) == JUDGED  # False for NaN
-        if (~good).sum() > max(BY_CHANCE, 0.1 * len(good)):
-            return f"{1 - good.mean():.0%} of the bins have NaN or enormous values"
-        rows = rows[good]
+        valid, full = (np.abs(rows) <= MAX_VALUE).all(1), len(rows) == JUDGED  # False for NaN
+        if (~valid).sum() > max(BY_CHANCE, 0.1 * len(valid)):
+            return f"{1 - valid.mean():.0%} of the bins have NaN or enormous values"
+        rows = rows[valid]
         still, spread, mean, least = np.ptp(rows, axis=0) == 0, rows.std(0), rows.mean(), rows.min()
         if full:
             gone = still & (self.moved > 0.9 * self.looks)
             if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):
                 return f"{still.mean():.0%} of the features have had the same value for 3 s"
             self.looks, self.moved = self.looks + 1, self.moved + ~still
-        again = len(rows) - len({row.tobytes() for row in rows + 0.0})  # without -0
-        if rows.shape[1] >= MANY and again > max(BY_CHANCE, 0.1 * len(rows)):
-            return f"{again / len(rows):.0%} of the bins are ones that came before"
+        repeats = len(rows) - len({row.tobytes() for row in rows + 0.0})  # without -0
+        if rows.shape[1] >= MANY and repeats > max(BY_CHANCE, 0.1 * len(rows)):
+            return f"{repeats / len(rows):.0%} of the bins are ones that came before"
         usual = still.all() or (SPREAD[0] < np.median(spread[~still]) < SPREAD[1] and least < 0)
         if not self.zscored or (usual and abs(mean) < MOST_MEAN):
             return ""
-        kind = "" if least < 0 else ", none below 0, such as counts of spikes"
-        return (f"values of about {np.sqrt(np.square(rows).mean()):.3g}{kind}, where z-scores are expected; "
+        suffix = "" if least < 0 else ", none below 0, such as counts of spikes"
+        return (f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are expected; "
                 "z-score them, or use --normalise")

@@ -95,16 +95,16 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
         from b2t_kit.live.rigs import choose_source
-        from b2t_kit.speech.evaluate import own_recordings
+        from b2t_kit.speech.evaluate import training_recordings
         from b2t_kit.text.lexicon import missing_words
 
         exactly_one(self, "run", "runs")
-        data = own_recordings(self.run or self.runs[0], self.data)
+        data = training_recordings(self.run or self.runs[0], self.data)
         kind = self.source or ("participant" if self.say else "recording")
-        typed = kind == "participant" and not self.say and not self.page
+        is_typed = kind == "participant" and not self.say and not self.page
         source = choose_source(kind, data, self.split, self.session, self.trials, pace=self.pace,
-                               sentences=list(self.say), stays=typed or self.page, password=self.password)
-        bound = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
+                               sentences=list(self.say), stays=is_typed or self.page, password=self.password)
+        socket = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
                                lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
@@ -116,12 +116,12 @@ class Live(Speaks, ReadsRun, HasSettings):
             options |= {"temperature": decoder.search.temperature, "lm": decoder.search.model.path or self.lm,
                         "source": kind.rpartition("@")[2]}  # no password
             keep_session(session, self.keep, options, self.keep_features)
-            recording = 4 * decoder.features / BIN_SECONDS * 3600 / 1e6 if self.keep_features else 0
-            report_progress(f"what is heard is kept in {printable(self.keep)}, {5 + recording:.0f} MB per hour at most")
-        with PageServer(session, self.host, origin=self.origin, bound=bound) if bound else nullcontext() as server:
+            megabytes = 4 * decoder.features / BIN_SECONDS * 3600 / 1e6 if self.keep_features else 0
+            report_progress(f"what is heard is kept in {printable(self.keep)}, {5 + megabytes:.0f} MB per hour at most")
+        with PageServer(session, self.host, origin=self.origin, bound=socket) if socket else nullcontext() as server:
             if server:
                 report_progress(f"page: {server.url}\nfor the people around: {server.listener_url}")
-            if typed:
+            if is_typed:
                 say_lines(session, sys.stdin or ())
                 report_progress("type a sentence, and Enter")
             report_progress("Ctrl-C ends; the decoder warms up for about ten seconds")
@@ -130,7 +130,7 @@ class Live(Speaks, ReadsRun, HasSettings):
             finally:
                 if session.keeper:
                     session.keeper.stop()
-                missing = missing_words(decoder.search.lexicon, [said for said, _ in session.sentences])
+                missing = missing_words(decoder.search.lexicon, [sentence for sentence, _ in session.sentences])
                 print(f"\n{session.ledger}\nstream: {session.counted()}", flush=True)
                 if missing:
                     print(missing, flush=True)

@@ -138,12 +138,12 @@ class GRUAhead(FrameSteps):
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
         "Return the logits of the next frame."
         self.ahead(window)
-        given, inputs = self.partial, self.hidden[0]
+        from_input, inputs = self.partial, self.hidden[0]
         for level, ((weight, _, bias, _), recurrent) in enumerate(zip(self.layers, self.recurrent)):
-            given = given if level == 0 else add_product(bias, weight, inputs)
-            (reset, update, new), (again, keep, old) = given.chunk(3), recurrent.chunk(3)
-            share = torch.sigmoid(update + keep)
-            inputs = torch.lerp(torch.tanh(new + torch.sigmoid(reset + again) * old), self.hidden[level], share)
+            from_input = from_input if level == 0 else add_product(bias, weight, inputs)
+            (reset, update, new), (reset_state, update_state, old) = from_input.chunk(3), recurrent.chunk(3)
+            gate = torch.sigmoid(update + update_state)
+            inputs = torch.lerp(torch.tanh(new + torch.sigmoid(reset + reset_state) * old), self.hidden[level], gate)
             self.hidden[level] = inputs
         self._clear()
         return times(self.model.out, inputs).numpy()
@@ -154,17 +154,17 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
     folder = Path(folder)
     folder = folder / "checkpoint" if (folder / "checkpoint").is_dir() else folder
     path = folder / "best_checkpoint"
-    saved = read_tensors(path)
-    if not isinstance(saved, dict) or "model_state_dict" not in saved:
+    checkpoint = read_tensors(path)
+    if not isinstance(checkpoint, dict) or "model_state_dict" not in checkpoint:
         raise KitError(f"{path}: has no entry 'model_state_dict'; is it the published baseline?")
     settings = read_args(folder / "args.yaml")
     try:
-        state = {name.removeprefix("_orig_mod."): value for name, value in saved["model_state_dict"].items()}
-        days, sizes = sum(name.startswith("day_weights.") for name in state), settings.get("model", {})
-        weights, biases = ([state.pop(f"day_{part}.{day}") for day in range(days)] for part in ("weights", "biases"))
+        state = {name.removeprefix("_orig_mod."): value for name, value in checkpoint["model_state_dict"].items()}
+        count, sizes = sum(name.startswith("day_weights.") for name in state), settings.get("model", {})
+        weights, biases = ([state.pop(f"day_{part}.{day}") for day in range(count)] for part in ("weights", "biases"))
         state |= {"day_layer.weight": torch.stack(weights), "day_layer.bias": torch.cat(biases)}
         config = GRUConfig(
-            num_days=days, num_features=state["day_layer.bias"].shape[1], num_classes=len(state["out.weight"]),
+            num_days=count, num_features=state["day_layer.bias"].shape[1], num_classes=len(state["out.weight"]),
             hidden=state["out.weight"].shape[1], num_layers=sum(name.startswith("gru.weight_hh_l") for name in state),
             patch=int(sizes.get("patch_size", 14)), stride=int(sizes.get("patch_stride", 4)),
             dropout=float(sizes.get("rnn_dropout", 0.4)), padding="valid",  # the smoothing it is evaluated with

@@ -6,8 +6,8 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
            'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names', 'published_in', 'model_class',
-           'loaded_models', 'model_name', 'model_sources', 'source_note', 'named', 'LinearConfig', 'LinearReadout',
-           'PatchSteps']
+           'loaded_models', 'model_name', 'model_sources', 'source_note', 'class_of_name', 'LinearConfig',
+           'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
 import difflib
@@ -46,12 +46,12 @@ def patches(
     count = (features.shape[1] - patch) // stride + 1
     if count < 1:
         raise ValueError(f"{features.shape[1]} bins are too few for a patch of {patch}")
-    whole = patch // stride  # rows of `stride` bins that a patch contains
-    bins = features[:, : stride * (count - 1 + whole)]
-    rows = bins.unflatten(1, (-1, stride)).flatten(2) if whole else bins  # (B, R, stride * C)
-    parts = [rows[:, first : first + count] for first in range(whole)]
+    num_rows = patch // stride  # rows of `stride` bins that a patch contains
+    bins = features[:, : stride * (count - 1 + num_rows)]
+    rows = bins.unflatten(1, (-1, stride)).flatten(2) if num_rows else bins  # (B, R, stride * C)
+    parts = [rows[:, first : first + count] for first in range(num_rows)]
     end = stride * (count - 1) + 1
-    parts += [features[:, first : first + end : stride] for first in range(whole * stride, patch)]  # (B, P, C) each
+    parts += [features[:, first : first + end : stride] for first in range(num_rows * stride, patch)]  # (B, P, C) each
     return torch.cat(parts, dim=2)
 
 # %% ../../nbs/models/model.ipynb #5b37ce32
@@ -107,8 +107,8 @@ class GRU(_TorchGRU):
     def __init__(
         self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0, recompute: bool = False
     ) -> None:
-        between = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
-        super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=between)
+        rate = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
+        super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=rate)
         self.recompute = recompute
         self.mark: Mark = unmarked
 
@@ -128,9 +128,9 @@ class GRU(_TorchGRU):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         "Load parameters of torch's shapes, whatever shapes they have here."
         for name, parameter in self.named_parameters(recurse=False):
-            saved = state_dict.get(prefix + name)
-            if parameter.shape[0] == 3 and saved is not None and saved.shape == parameter.flatten(0, 1).shape:
-                state_dict[prefix + name] = saved.view_as(parameter)
+            tensor = state_dict.get(prefix + name)
+            if parameter.shape[0] == 3 and tensor is not None and tensor.shape == parameter.flatten(0, 1).shape:
+                state_dict[prefix + name] = tensor.view_as(parameter)
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     def forward(
@@ -140,7 +140,7 @@ class GRU(_TorchGRU):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, H) last layer's output; (N, B, H) state after the last step
         if inputs.device.type not in ("cuda", "xla"):
             return super().forward(inputs, state)
-        last, inputs = [], by_rows(inputs, self.mark)
+        states, inputs = [], by_rows(inputs, self.mark)
         for level, weights in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
@@ -152,8 +152,8 @@ class GRU(_TorchGRU):
                 weight_ih, weight_hh, bias_ih, bias_hh = weights
                 inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh,
                                         recompute=self.recompute, mark=self.mark)
-            last.append(end)
-        return by_rows(inputs, self.mark), torch.stack(last)
+            states.append(end)
+        return by_rows(inputs, self.mark), torch.stack(states)
 
 # %% ../../nbs/models/model.ipynb #b1d0a7e2
 def reversed_frames(
@@ -163,13 +163,13 @@ def reversed_frames(
     "Return each row's frames in reverse order, and its padding after them."
     count = values.shape[1]
     if values.device.type != "xla":
-        at = torch.arange(count, device=values.device)
-        places = torch.where(at < frames[:, None], frames[:, None] - 1 - at, at).long()  # (B, P)
-        return values.gather(1, places[..., None].expand_as(values))
+        index = torch.arange(count, device=values.device)
+        indices = torch.where(index < frames[:, None], frames[:, None] - 1 - index, index).long()  # (B, P)
+        return values.gather(1, indices[..., None].expand_as(values))
     values, shift = values.flip(1), count - frames
     for power in range(count.bit_length()):
-        moved = (torch.bitwise_right_shift(shift, power) & 1 > 0)[:, None, None]
-        values = torch.where(moved, values.roll(-(1 << power), 1), values)
+        mask = (torch.bitwise_right_shift(shift, power) & 1 > 0)[:, None, None]
+        values = torch.where(mask, values.roll(-(1 << power), 1), values)
     return values
 
 # %% ../../nbs/models/model.ipynb #b1d0a7e4
@@ -191,8 +191,8 @@ class TwoWayGRU(nn.Module):
     ) -> torch.Tensor:  # (B, P, H): the half that reads onward, then the other
         for level, (onward, back) in enumerate(zip(self.onward, self.back)):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
-            there, again = onward(inputs, state)[0], back(reversed_frames(inputs, frames), state)[0]
-            inputs = torch.cat([there, reversed_frames(again, frames)], dim=2)
+            outputs, reversed_outputs = onward(inputs, state)[0], back(reversed_frames(inputs, frames), state)[0]
+            inputs = torch.cat([outputs, reversed_frames(reversed_outputs, frames)], dim=2)
         return inputs
 
 # %% ../../nbs/models/model.ipynb #43fde004
@@ -226,9 +226,9 @@ def add_product(
     first: int = 0,  # column of the first input
 ) -> torch.Tensor:  # (N,) float32
     "Return `start + weight[:, first : first + K] @ inputs`."
-    found = start.detach().clone()
-    _compiled_product()(weight.detach().numpy(), inputs.numpy(), found.numpy(), first)
-    return found
+    total = start.detach().clone()
+    _compiled_product()(weight.detach().numpy(), inputs.numpy(), total.numpy(), first)
+    return total
 
 
 def times(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (K,) -> (N,), float32
@@ -264,8 +264,8 @@ def _backward_step(
     staying, moving, jumping = (torch.exp(w - best + r) for w, r in zip(wholes, rests))
     total = staying + moving + jumping
     more, remainder = _whole_and_rest(torch.log(total))
-    before = best + more, remainder
-    ahead = tuple(torch.where(live > 0, new, old) for new, old in zip(before, ahead))
+    scores = best + more, remainder
+    ahead = tuple(torch.where(live > 0, new, old) for new, old in zip(scores, ahead))
     return ahead, (torch.cat([moving, jumping], dim=1) / torch.cat([total, total], dim=1),)
 
 
@@ -303,24 +303,24 @@ def walk_alignments(
     "Return each trial's negative log-likelihood and its gradient, from two loops over time."
     device, dtype = log_probs.device, log_probs.dtype
     classes = torch.arange(log_probs.shape[2], device=device)
-    at = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
+    index = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
     states = F.pad(torch.stack([torch.zeros_like(labels), labels], 2).flatten(1), (0, 1))
     table = (states[..., None] == classes).to(dtype)  # (B, S, C)
     exact = _products_are_exact(device.type)
-    here = _exchange(log_probs.clamp(min=_NEVER), table.transpose(1, 2), exact)  # (T, B, S)
-    differ = F.pad(states[:, 2:] != states[:, :-2], (0, 2))[:, : len(at)]
-    skip = torch.where(differ & (at % 2 == 1), 0.0, _NEVER).to(dtype)
-    last = 2 * num_labels[:, None]
-    done = torch.where((at == last) | (at == last - 1), 0.0, _NEVER).to(dtype)
+    scores = _exchange(log_probs.clamp(min=_NEVER), table.transpose(1, 2), exact)  # (T, B, S)
+    differ = F.pad(states[:, 2:] != states[:, :-2], (0, 2))[:, : len(index)]
+    skip = torch.where(differ & (index % 2 == 1), 0.0, _NEVER).to(dtype)
+    end = 2 * num_labels[:, None]
+    final = torch.where((index == end) | (index == end - 1), 0.0, _NEVER).to(dtype)
     frames = torch.arange(len(log_probs), device=device)[:, None, None]
     live = (frames < num_frames[:, None]).to(dtype)  # (T, B, 1)
-    ahead, walk = device_loop(_backward_step, (done, torch.zeros_like(done)), [here, live], [skip], reverse=True)
+    ahead, walk = device_loop(_backward_step, (final, torch.zeros_like(final)), [scores, live], [skip], reverse=True)
     losses = -(ahead[0] + ahead[1])[:, 0]
     losses = torch.where(losses > -_NEVER / 10, torch.inf, losses)
-    start = torch.zeros_like(done) + (at == 0)
-    _, (where,) = device_loop(_forward_step, start, walk)
-    spelling = log_probs.exp() - _exchange(where, table, exact)
-    return losses, torch.where(live > 0, spelling, 0.0)
+    start = torch.zeros_like(final) + (index == 0)
+    _, (occupancy,) = device_loop(_forward_step, start, walk)
+    gradient = log_probs.exp() - _exchange(occupancy, table, exact)
+    return losses, torch.where(live > 0, gradient, 0.0)
 
 # %% ../../nbs/models/model.ipynb #f7d8e952
 class AlignmentLoss(torch.autograd.Function):
@@ -334,8 +334,8 @@ class AlignmentLoss(torch.autograd.Function):
         with torch.autocast(log_probs.device.type, enabled=False):
             losses, gradient = walk_alignments(log_probs, labels, num_frames, num_labels)
         frames = torch.arange(len(log_probs), device=log_probs.device)
-        spoilt = losses.isinf() & (frames[:, None] < num_frames)  # (T, B)
-        ctx.save_for_backward(gradient.masked_fill(spoilt[..., None], torch.nan))
+        invalid = losses.isinf() & (frames[:, None] < num_frames)  # (T, B)
+        ctx.save_for_backward(gradient.masked_fill(invalid[..., None], torch.nan))
         return losses
 
     @staticmethod
@@ -353,10 +353,10 @@ def ctc_losses(
 ) -> torch.Tensor:  # (B,) float32; infinite where the labels do not fit into the frames
     "Return the negative log-likelihood of each trial's labels, summed over its frames."
     with torch.autocast(logits.device.type, enabled=False):
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        log_probs = logits.to(wide).log_softmax(dim=-1).transpose(0, 1)  # (P, B, 41)
-        given = log_probs, labels, num_patches.clamp(min=1), num_labels
-        return AlignmentLoss.apply(*given) if logits.device.type == "xla" else F.ctc_loss(*given, reduction="none")
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        log_probs = logits.to(dtype).log_softmax(dim=-1).transpose(0, 1)  # (P, B, 41)
+        inputs = log_probs, labels, num_patches.clamp(min=1), num_labels
+        return AlignmentLoss.apply(*inputs) if logits.device.type == "xla" else F.ctc_loss(*inputs, reduction="none")
 
 # %% ../../nbs/models/model.ipynb #7b5c71ef
 def greedy(
@@ -491,14 +491,14 @@ class ModelConfig:
     def record(self) -> dict[str, Any]:
         "Name and settings, as they stand in config.json."
         return {**model_name(type(self)), **{item.name: to_dict(getattr(self, item.name))
-                                          for item in fields(self)}}  # type: ignore[arg-type]
+                                             for item in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
     def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
         "Return the settings in a record, named in messages by its dotted name; raise `KitError` for an unknown model."
         name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
-        rest = {key: value for key, value in record.items() if key not in name}
-        return from_dict(named(name, place), rest, place)
+        settings = {key: value for key, value in record.items() if key not in name}
+        return from_dict(class_of_name(name, place), settings, place)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:
@@ -511,18 +511,18 @@ def _package_models() -> dict[str, type[ModelConfig]]:
     "Return the models of the package by name."
     import b2t_kit.models as package
 
-    for room in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{room.name}")
-    ours = (kind for kind in _below(ModelConfig) if kind.__module__.startswith("b2t_kit.models."))
-    return {_own_name(kind): kind for kind in ours if is_dataclass(kind)}
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    classes = (kind for kind in _subclasses(ModelConfig) if kind.__module__.startswith("b2t_kit.models."))
+    return {_own_name(kind): kind for kind in classes if is_dataclass(kind)}
 
 
-def _below(parent: type) -> Iterator[type[ModelConfig]]:
+def _subclasses(parent: type) -> Iterator[type[ModelConfig]]:
     "Yield all classes that derive from a class and are alive."
     child: type[ModelConfig]
     for child in parent.__subclasses__():
         yield child
-        yield from _below(child)
+        yield from _subclasses(child)
 
 
 def model_names() -> list[str]:
@@ -532,8 +532,8 @@ def model_names() -> list[str]:
 
 def published_in(folder: str | Path) -> Pretrained | None:
     "Return the decoder that others published in a folder; None if no model knows the layout."
-    found = (kind.published(Path(folder)) for kind in _package_models().values())
-    return next((kind for kind in found if kind is not None), None)
+    decoders = (kind.published(Path(folder)) for kind in _package_models().values())
+    return next((kind for kind in decoders if kind is not None), None)
 
 # %% ../../nbs/models/model.ipynb #4487b7f6
 _FILES: dict[type, tuple[Path, dict[str, bytes]]] = {}  # classes loaded from files -> file, sources as they were run
@@ -544,19 +544,19 @@ def model_class(which: str) -> type[ModelConfig]:
     path, _, name = which.rpartition(":")
     if path.endswith(".py"):
         return _load(Path(path), name)
-    known = _package_models()
-    if which not in known:
-        raise KitError(f"model '{which}': is unknown; there are {', '.join(sorted(known))}, "
+    models = _package_models()
+    if which not in models:
+        raise KitError(f"model '{which}': is unknown; there are {', '.join(sorted(models))}, "
                        "or one of your own: FILE.py:CLASS")
-    return known[which]
+    return models[which]
 
 # %% ../../nbs/models/model.ipynb #6f4a2670
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "Return the class of somebody's own file."
     source, path = read_bytes(path), path.resolve()
-    for known, (where, sources) in _FILES.items():
-        if where == path and sources[path.name] == source and known.__name__ == name:
-            return known
+    for loaded, (file, sources) in _FILES.items():
+        if file == path and sources[path.name] == source and loaded.__name__ == name:
+            return loaded
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
@@ -565,28 +565,28 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
         exec(compile(source, str(path), "exec"), vars(module))
     except Exception as error:  # the file is another author's
         raise KitError(f"{path.name}: cannot be run ({type(error).__name__}: {error})") from error
-    found = getattr(module, name, None)
-    if not (inspect.isclass(found) and issubclass(found, ModelConfig) and is_dataclass(found)):
-        own = sorted({kind.__name__ for kind in _below(ModelConfig) if kind.__module__ == module.__name__})
-        there = f"it has {', '.join(own)}" if own else "it defines none"
-        raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {there}")
-    _FILES[found] = path, {path.name: source, **_beside(path, module)}
-    return found
+    config_class = getattr(module, name, None)
+    if not (inspect.isclass(config_class) and issubclass(config_class, ModelConfig) and is_dataclass(config_class)):
+        names = sorted({kind.__name__ for kind in _subclasses(ModelConfig) if kind.__module__ == module.__name__})
+        hint = f"it has {', '.join(names)}" if names else "it defines none"
+        raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {hint}")
+    _FILES[config_class] = path, {path.name: source, **_imported_sources(path, module)}
+    return config_class
 
 # %% ../../nbs/models/model.ipynb #5f893cb7
-def _beside(path: Path, module: Any) -> dict[str, bytes]:
+def _imported_sources(path: Path, module: Any) -> dict[str, bytes]:
     "Return the sources of the files beside a file, and below, that its module imports."
-    found, unread = dict[str, bytes](), [module]
-    while unread:
-        for value in list(vars(unread.pop()).values()):
+    sources, queue = dict[str, bytes](), [module]
+    while queue:
+        for value in list(vars(queue.pop()).values()):
             name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
             other = sys.modules.get(name) if isinstance(name, str) and name.partition(".")[0] != "b2t_kit" else None
             file = Path(getattr(other, "__file__", None) or "/").resolve()
-            own = path.parent in file.parents and "site-packages" not in file.parts and file != path
-            if own and str(file.relative_to(path.parent)) not in found:
-                found[str(file.relative_to(path.parent))] = read_bytes(file)
-                unread.append(other)
-    return dict(sorted(found.items()))
+            is_own = path.parent in file.parents and "site-packages" not in file.parts and file != path
+            if is_own and str(file.relative_to(path.parent)) not in sources:
+                sources[str(file.relative_to(path.parent))] = read_bytes(file)
+                queue.append(other)
+    return dict(sorted(sources.items()))
 
 # %% ../../nbs/models/model.ipynb #a0c41ae3
 def loaded_models() -> list[str]:
@@ -613,29 +613,29 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
         return {f"{config_class.__name__}.py": class_source(config_class).encode()}
     if config_class not in _FILES:  # imported, not named
         path, module = Path(inspect.getfile(config_class)).resolve(), sys.modules[config_class.__module__]
-        _FILES[config_class] = path, {path.name: read_bytes(path), **_beside(path, module)}
+        _FILES[config_class] = path, {path.name: read_bytes(path), **_imported_sources(path, module)}
     return _FILES[config_class][1]
 
 # %% ../../nbs/models/model.ipynb #3f014855
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
     """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
     run's folder keeps the source, an exported decoder its digest. Empty if it is."""
-    now, changed, lines = model_sources(type(config)), list[str](), list[str]()
-    known = [name for name in now if (kept / name).is_file()]
-    for name in known:
-        before, after = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), now[name]))
-        found = [line for line in difflib.unified_diff(before, after, n=0, lineterm="")
-                 if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-        changed += [str(kept / name)] if found else []
-        lines += found
-    if changed or not known and record.get("sha256") != model_name(type(config)).get("sha256"):
-        what = f"lines: {len(lines)}, first '{lines[0][:80]}'; {', '.join(changed)}" if lines else "no copy is kept"
-        return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its "
+    sources, paths, lines = model_sources(type(config)), list[str](), list[str]()
+    names = [name for name in sources if (kept / name).is_file()]
+    for name in names:
+        old, new = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), sources[name]))
+        diff = [line for line in difflib.unified_diff(old, new, n=0, lineterm="")
+                if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        paths += [str(kept / name)] if diff else []
+        lines += diff
+    if paths or not names and record.get("sha256") != model_name(type(config)).get("sha256"):
+        details = f"lines: {len(lines)}, first '{lines[0][:80]}'; {', '.join(paths)}" if lines else "no copy is kept"
+        return (f"the source of {record.get('name')} is not the one that the run was trained with ({details}); its "
                 "weights are loaded by their names and shapes")
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
-def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
+def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
     "Return the settings class of a name in config.json; raise `KitError` if it is not here."
     word = str(name.get("name"))
     if "sha256" not in name:
@@ -643,11 +643,11 @@ def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
             raise KitError(f"{place}: names no model; the run is of a version before 0.2.0, which cannot be read")
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
-    same = [kind for kind in _below(ModelConfig) if kind.__name__ == word]
-    if not same:
+    matches = [kind for kind in _subclasses(ModelConfig) if kind.__name__ == word]
+    if not matches:
         raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
                        f"add --model {spelled}")
-    return ([kind for kind in same if model_name(kind) == name] or same)[-1]
+    return ([kind for kind in matches if model_name(kind) == name] or matches)[-1]
 
 # %% ../../nbs/models/model.ipynb #ca4c4057
 @dataclass(frozen=True)
@@ -693,10 +693,10 @@ class LinearConfig(ModelConfig):
 
     def windows(self, day_layer: DayLayer, features: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
         "Return the patches (B, P, width) that a decoder reads, after the day layer."
-        every = self.subsample
-        if every > 1:
-            features = features[:, : features.shape[1] // every * every : every]
-        return patches(day_layer(features, day), self.patch // every, self.stride // every)
+        step = self.subsample
+        if step > 1:
+            features = features[:, : features.shape[1] // step * step : step]
+        return patches(day_layer(features, day), self.patch // step, self.stride // step)
 
     def build(self) -> nn.Module:
         return LinearReadout(self)

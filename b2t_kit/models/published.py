@@ -31,10 +31,10 @@ def read_tensors(path: str | Path) -> Any:
     except FileNotFoundError as error:
         raise KitError(f"{path}: there is no such file") from error
     except pickle.UnpicklingError as error:
-        found = []
+        names = []
         with suppress(Exception):  # a damaged pickle names nothing
-            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        foreign = ", ".join(name for name in sorted(found) if not name.startswith("numpy"))
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        foreign = ", ".join(name for name in sorted(names) if not name.startswith("numpy"))
         reason = f"holds {foreign or 'foreign objects'}; reading it could run code, so it is refused"
         raise KitError(f"{path}: {reason}") from error
     except KitError:
@@ -68,10 +68,10 @@ class Pretrained:
 def build_filled(config: Any, state: dict[str, torch.Tensor]) -> nn.Module:
     "Build the network of a `ModelConfig` with these weights, for evaluation; raise `KitError` for weights of another."
     with torch.device("meta"):
-        wanted = sum(parameter.numel() for parameter in config.build().parameters())
-    held = sum(tensor.numel() for tensor in state.values())
-    if wanted != held:
-        raise KitError(f"{held:,} numbers are in the file, and {wanted:,} are needed")
+        num_needed = sum(parameter.numel() for parameter in config.build().parameters())
+    num_stored = sum(tensor.numel() for tensor in state.values())
+    if num_needed != num_stored:
+        raise KitError(f"{num_stored:,} numbers are in the file, and {num_needed:,} are needed")
     model = config.build().eval()
     model.load_state_dict(state)
     for name, tensor in state.items():

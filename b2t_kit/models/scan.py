@@ -33,11 +33,11 @@ def _loop_by_scan(
 
     def step_of_scan(carry: list[torch.Tensor], slices: list[torch.Tensor]) -> tuple[list[State], list[torch.Tensor]]:
         state, outputs = step(carry[0], *slices, *carry[1:])
-        found = [state, *carry[1:]], list(outputs)
-        return found if on_xla else tree_map(torch.clone, found)  # torch's refuses one tensor under two names
+        result = [state, *carry[1:]], list(outputs)
+        return result if on_xla else tree_map(torch.clone, result)  # torch's refuses one tensor under two names
 
-    carry, kept = scan(step_of_scan, [state, *constants], list(inputs), reverse=reverse)
-    return carry[0], kept
+    carry, series = scan(step_of_scan, [state, *constants], list(inputs), reverse=reverse)
+    return carry[0], series
 
 # %% ../../nbs/models/scan.ipynb #d9dd71ea
 @torch.no_grad()
@@ -95,15 +95,15 @@ def contract(
 ) -> torch.Tensor:  # remaining axes of left, then of right; float32, or float64 if compute is
     "Return the sum of products over `axes`, with operands in the compute type and the sum in float32."
     left, right = left.to(compute), right.to(compute)
-    sums, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
+    sum_type, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
     if not on_xla or xla_hardware() == "CPU":
-        left, right = left.to(sums), right.to(sums)
+        left, right = left.to(sum_type), right.to(sum_type)
     if not on_xla:
         return torch.tensordot(left, right, axes)
     from torch_xla import _XLAC
 
-    summed = [axis % left.dim() for axis in axes[0]], [axis % right.dim() for axis in axes[1]]
-    return _XLAC._xla_dot_general(left, right, (summed, ([], [])), preferred_element_type=sums)
+    dims = [axis % left.dim() for axis in axes[0]], [axis % right.dim() for axis in axes[1]]
+    return _XLAC._xla_dot_general(left, right, (dims, ([], [])), preferred_element_type=sum_type)
 
 # %% ../../nbs/models/scan.ipynb #07a4bec6
 def compute_type(tensor: torch.Tensor) -> torch.dtype:  # for the operands of products
@@ -251,13 +251,13 @@ def _at_products(
 ) -> Sequence[torch.Tensor]:
     "Return the gradients at both products' contributions to the gates, and at the biases."
     if not by_units:
-        both = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
-        return [*both, *(tensor.sum((0, 1)) for tensor in both)]
+        gradients = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
+        return [*gradients, *(tensor.sum((0, 1)) for tensor in gradients)]
     parts = [slope * totals for slope in slopes]
     sums = [part.sum((0, 1)) for part in parts]
     parts = [inner(mark, part) for part in _stored([part.to(compute) for part in parts])]
-    found = [_as_one(three, by_units) for each in (parts, sums) for three in (each[:3], [*each[:2], each[3]])]
-    return [*(inner(mark, tensor) for tensor in found[:2]), *found[2:]]
+    combined = [_as_one(three, by_units) for each in (parts, sums) for three in (each[:3], [*each[:2], each[3]])]
+    return [*(inner(mark, tensor) for tensor in combined[:2]), *combined[2:]]
 
 # %% ../../nbs/models/scan.ipynb #f2c0fe38
 class _Recurrence(torch.autograd.Function):
@@ -282,8 +282,8 @@ class _Recurrence(torch.autograd.Function):
             inputs = inner(mark, inputs.to(compute))
             from_input = inner(mark, _input_product(outer(mark, inputs), input_weight, bias_ih, compute))
             bias = mark(bias_hh, {-1: "units"})
-            found = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
-            states, *gates = (inner(mark, tensor) for tensor in found)
+            outputs = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
+            states, *gates = (inner(mark, tensor) for tensor in outputs)
         ctx.save_for_backward(inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, states, *gates)
         return states
 
@@ -300,24 +300,24 @@ class _Recurrence(torch.autograd.Function):
         with torch.autocast(inputs.device.type, enabled=False):
             weight, input_weight = (mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih))
             grad_states = inner(mark, grad_states)
-            before = inner(mark, torch.cat([state[None], states[:-1]]))  # (T, B, H)
+            previous = inner(mark, torch.cat([state[None], states[:-1]]))  # (T, B, H)
             if recompute:
-                again = outer(mark, _stored([inputs, grad_states])[0])
-                from_input = inner(mark, _input_product(again, input_weight, bias_ih, compute))
-                every_before = outer(mark, before.to(compute))
-                from_state = inner(mark, contract(every_before, weight, LAST, compute) + bias_hh)
+                all_inputs = outer(mark, _stored([inputs, grad_states])[0])
+                from_input = inner(mark, _input_product(all_inputs, input_weight, bias_ih, compute))
+                all_previous = outer(mark, previous.to(compute))
+                from_state = inner(mark, contract(all_previous, weight, LAST, compute) + bias_hh)
                 gates = _gates(from_input, from_state, by_units)
-            slopes = _slopes(before, *gates)
+            slopes = _slopes(previous, *gates)
             grad_state, totals = _backward_loop(grad_states, slopes[:3], gates[1], weight, mark)
-            totals, before = inner(mark, totals), before.to(compute)
+            totals, previous = inner(mark, totals), previous.to(compute)
             at_state, at_input, of_bias_hh, of_bias_ih = _at_products(slopes, totals, compute, by_units, mark)
             if by_units:  # collected after the loop, since the compiler would keep all units' values until then
-                before, inputs = (inner(mark, tensor) for tensor in _stored([before, inputs, totals])[:2])
+                previous, inputs = (inner(mark, tensor) for tensor in _stored([previous, inputs, totals])[:2])
             gradients = (
                 inner(mark, _through(at_input, input_weight, compute)).to(given_type),
                 grad_state,
                 of_weight(at_input, outer(mark, inputs)),
-                of_weight(at_state, outer(mark, before)),
+                of_weight(at_state, outer(mark, previous)),
                 of_bias_ih,
                 of_bias_hh,
             )
@@ -336,9 +336,9 @@ def gru_layer(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, T, H) states; (B, H) the last
     "Return one GRU layer with torch's parameters; products follow autocast, everything else is float32."
     compute = compute_type(inputs)
-    wide = torch.promote_types(compute, torch.float32)
+    dtype = torch.promote_types(compute, torch.float32)
     if state is None:
-        state = inputs.new_zeros(inputs.shape[0], weight_hh.shape[-1], dtype=wide)
-    state, *parameters = (x.to(wide) for x in (state, weight_ih, weight_hh, bias_ih, bias_hh))
+        state = inputs.new_zeros(inputs.shape[0], weight_hh.shape[-1], dtype=dtype)
+    state, *parameters = (x.to(dtype) for x in (state, weight_ih, weight_hh, bias_ih, bias_hh))
     states = _Recurrence.apply(inputs.transpose(0, 1), state, *parameters, (compute, recompute, mark))
     return states.transpose(0, 1), states[-1]

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TRANSFORMER_SIZES', 'BINS_PER_SECOND', 'WEIGHTS_FILE', 'HEAD_WIDTH', 'TransformerConfig', 'window_frames',
-           'FloatNorm', 'PatchEmbedding', 'draw_masks', 'draw_window', 'sees', 'RelativeBias', 'explicit_attention',
-           'causal_attention', 'CausalAttention', 'TransformerBlock', 'TransformerDecoder', 'TransformerSteps',
-           'load_published']
+           'FloatNorm', 'PatchEmbedding', 'draw_masks', 'draw_window', 'attention_mask', 'RelativeBias',
+           'explicit_attention', 'causal_attention', 'CausalAttention', 'TransformerBlock', 'TransformerDecoder',
+           'TransformerSteps', 'load_published']
 
 # %% ../../nbs/models/transformer.ipynb #659bdb15
 import math
@@ -154,10 +154,10 @@ def draw_masks(
 ) -> torch.Tensor:  # (B, P) bool, True where a frame is masked
     "Return the time masks of a batch: first a length, then a place inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.mask_spans).add_(1).mul_(0.5)  # (B, 2, spans)
-    inside = torch.div(num_bins, patch, rounding_mode="floor")[:, None]  # (B, 1)
-    longest = (config.mask_share * inside).to(torch.int32)
+    num_frames = torch.div(num_bins, patch, rounding_mode="floor")[:, None]  # (B, 1)
+    longest = (config.mask_share * num_frames).to(torch.int32)
     span = torch.minimum((draws[:, 0] * (longest + 1)).to(torch.int32), longest)  # a draw may round to 1
-    start = torch.minimum((draws[:, 1] * (inside - span + 1)).to(torch.int32), inside - span)
+    start = torch.minimum((draws[:, 1] * (num_frames - span + 1)).to(torch.int32), num_frames - span)
     counter = torch.arange(frames, dtype=torch.int32, device=num_bins.device)[None, :, None]
     return ((counter >= start[:, None]) & (counter < (start + span)[:, None])).any(-1)
 
@@ -174,7 +174,7 @@ def draw_window(
     return (least + (draw * (most - least + 1)).to(torch.int32)).clamp(max=most)
 
 # %% ../../nbs/models/transformer.ipynb #34dcdaa9
-def sees(
+def attention_mask(
     queries: int,  # Q, frames that look back
     keys: int,  # K, frames that are looked at; the last Q of them are the queries
     window: torch.Tensor | int,  # frames of the past, a number or (1,) or (B,)
@@ -221,10 +221,10 @@ def explicit_attention(
 ) -> torch.Tensor:  # (B, H, Q, D)
     "Attention with the softmax in float32."
     scores = (query @ key.mT).float() * query.shape[-1] ** -0.5 + added
-    chances = scores.softmax(-1)
+    probabilities = scores.softmax(-1)
     if share:
-        chances = dropout(chances.flatten(1, 2), share, True).unflatten(1, query.shape[1:3])
-    return chances.to(value.dtype) @ value
+        probabilities = dropout(probabilities.flatten(1, 2), share, True).unflatten(1, query.shape[1:3])
+    return probabilities.to(value.dtype) @ value
 
 # %% ../../nbs/models/transformer.ipynb #79304d4b
 def causal_attention(
@@ -259,13 +259,13 @@ class CausalAttention(nn.Module):
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D): keys and values of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width); (2, B, H, K, D)
         parts = self.qkv(self.norm(frames)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query, both = parts[0], parts[1:]
+        query, cache = parts[0], parts[1:]
         if state is not None:
-            both = torch.cat([state, both], dim=3)
+            cache = torch.cat([state, cache], dim=3)
         added = torch.where(seen, self.bias(*seen.shape[-2:]), -torch.inf)
-        share = self.dropout if self.training else 0.0
-        found = causal_attention(query, both[0], both[1], added, share)
-        return dropout(self.out(found.transpose(1, 2).flatten(2)), self.dropout, self.training), both
+        rate = self.dropout if self.training else 0.0
+        output = causal_attention(query, cache[0], cache[1], added, rate)
+        return dropout(self.out(output.transpose(1, 2).flatten(2)), self.dropout, self.training), cache
 
 # %% ../../nbs/models/transformer.ipynb #f2f19ff0
 class TransformerBlock(nn.Module):
@@ -285,8 +285,8 @@ class TransformerBlock(nn.Module):
         seen: torch.Tensor,  # (1 or B, 1, Q, K) bool
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D) of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width) float32; (2, B, H, K, D)
-        found, state = self.attention(frames, seen, state)
-        frames = frames + found
+        output, state = self.attention(frames, seen, state)
+        frames = frames + output
         hidden = dropout(F.gelu(self.up(self.norm(frames))), self.dropout, self.training)
         return frames + dropout(self.down(hidden), self.dropout, self.training), state
 
@@ -314,14 +314,14 @@ class TransformerDecoder(nn.Module):
     ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D)
         hidden = self.embed(features, masked)
         count = hidden.shape[1]
-        earlier = 0 if states is None else states.shape[4]
-        seen = sees(count, earlier + count, self.window if window is None else window, hidden.device, frames)
-        kept = []
+        num_past = 0 if states is None else states.shape[4]
+        seen = attention_mask(count, num_past + count, self.window if window is None else window, hidden.device, frames)
+        caches = []
         for level, block in enumerate(self.blocks):
-            hidden, both = block(hidden, seen, None if states is None else states[level])
-            kept.append(both[:, :, :, max(0, earlier + count - self.window) :])
+            hidden, cache = block(hidden, seen, None if states is None else states[level])
+            caches.append(cache[:, :, :, max(0, num_past + count - self.window) :])
         logits = in_float32(self.out, self.norm(hidden))
-        return (logits, torch.stack(kept)) if return_state else logits
+        return (logits, torch.stack(caches)) if return_state else logits
 
 # %% ../../nbs/models/transformer.ipynb #5fd20cf3
 class TransformerSteps(FrameSteps):
@@ -343,15 +343,15 @@ class TransformerSteps(FrameSteps):
             self.count = self.window
         first, self.count = max(0, self.count - self.window), self.count + 1
         embed = self.model.embed
-        whole = F.pad(window, (0, 0, 0, embed.patch - len(window)))
-        frame = embed.norm_out(times(embed.linear, embed.norm_in(whole.flatten())))
-        for block, kept, bias in zip(self.model.blocks, self.kept[:, :, :, first : self.count], self.biases):
+        patch = F.pad(window, (0, 0, 0, embed.patch - len(window)))
+        frame = embed.norm_out(times(embed.linear, embed.norm_in(patch.flatten())))
+        for block, past, bias in zip(self.model.blocks, self.kept[:, :, :, first : self.count], self.biases):
             attention = block.attention
             parts = times(attention.qkv, attention.norm(frame)).view(3, attention.heads, -1)  # (3, H, D)
-            kept[:, :, -1] = parts[1:]
-            scores = (parts[0, :, None] @ kept[0].mT)[:, 0] * parts.shape[-1] ** -0.5 + bias[-kept.shape[2] :]  # (H, K)
-            found = scores.softmax(-1)[:, None] @ kept[1]  # (H, 1, D)
-            frame = frame + times(attention.out, found.flatten())
+            past[:, :, -1] = parts[1:]
+            scores = (parts[0, :, None] @ past[0].mT)[:, 0] * parts.shape[-1] ** -0.5 + bias[-past.shape[2] :]  # (H, K)
+            output = scores.softmax(-1)[:, None] @ past[1]  # (H, 1, D)
+            frame = frame + times(attention.out, output.flatten())
             frame = frame + times(block.down, F.gelu(times(block.up, block.norm(frame))))
         return times(self.model.out, self.model.norm(frame)).numpy()
 
@@ -371,22 +371,22 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
 def load_published(folder: Path) -> Pretrained:
     "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
     path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
-    saved = read_tensors(path)
+    tensors = read_tensors(path)
     try:
-        for name, value in saved.items():
+        for name, value in tensors.items():
             part, _, kind = name.rpartition(".")
             layer = re.search(r"(?<=layers\.)[0-9]+", part)
-            ours = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
-            if ours is None:
+            own_name = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
+            if own_name is None:
                 raise KitError(f"{name}: is no parameter of the published Transformer, which has no day layers and no "
                                "second participant")
-            if ours.endswith("attention.bias"):
+            if own_name.endswith("attention.bias"):
                 kind, value = "table", value[:, 0]
-            state[f"{ours.replace('N', layer[0] if layer else '')}.{kind}"] = value
+            state[f"{own_name.replace('N', layer[0] if layer else '')}.{kind}"] = value
         values, per_head = len(state["embed.norm_in.weight"]), 3 * HEAD_WIDTH  # queries, keys and values
-        heads, odd = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
-        if values % _FEATURES or odd:
-            raise KitError(f"patches of {values} values and {heads} heads with {odd} values left over: neither is of "
+        heads, rest = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
+        if values % _FEATURES or rest:
+            raise KitError(f"patches of {values} values and {heads} heads with {rest} values left over: neither is of "
                            f"{_FEATURES} features and heads of {HEAD_WIDTH}")
         classes, width = state["out.weight"].shape
         config = TransformerConfig(

@@ -33,14 +33,14 @@ NAMED = ("id", "key", "utt_id", "utterance", "name")
 
 def row_votes(row: dict[str, Any]) -> list[tuple[str, float]]:
     "Return the sentences of a JSON line of another program: one, or an n-best list with scores (ln P)."
-    listed = next((row[name] for name in ("nbest", "hyps", "hypotheses") if isinstance(row.get(name), list)), None)
-    if listed is None:
+    hypotheses = next((row[name] for name in ("nbest", "hyps", "hypotheses") if isinstance(row.get(name), list)), None)
+    if hypotheses is None:
         return [(str(next(row[name] for name in PREDICTED if name in row)), 1.0)]
-    parts = [one if isinstance(one, dict) else {"text": one} for one in listed] or [{"text": ""}]
-    scores = np.array([float(one.get("score", 0.0)) for one in parts])
-    chances = np.exp(scores - scores.max())
-    return [(str(next(one[name] for name in PREDICTED if name in one)), float(share))
-            for one, share in zip(parts, chances / chances.sum())]
+    parts = [entry if isinstance(entry, dict) else {"text": entry} for entry in hypotheses] or [{"text": ""}]
+    scores = np.array([float(entry.get("score", 0.0)) for entry in parts])
+    weights = np.exp(scores - scores.max())
+    return [(str(next(entry[name] for name in PREDICTED if name in entry)), float(probability))
+            for entry, probability in zip(parts, weights / weights.sum())]
 
 
 def read_votes(
@@ -49,11 +49,11 @@ def read_votes(
     path: str | Path,
 ) -> Votes:
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
-    suffix, found = Path(path).suffix.lower(), Votes()
+    suffix, table = Path(path).suffix.lower(), Votes()
     if suffix in (".hdf5", ".h5", *OTHER_FILES):  # logits: with the sentences that b2t decode --logits made of them
         source = LogitsFile(path)
-        lists, made_of = source.folder / "nbest.jsonl", plain(source.read(source.folder).key)
-        if (stored_key(lists) or {}).get("logits") != made_of:
+        lists, origin = source.folder / "nbest.jsonl", plain(source.read(source.folder).key)
+        if (stored_key(lists) or {}).get("logits") != origin:
             report_progress(f"{path}: decoding logits with the default model; b2t decode --logits takes another")
             decode_sentences(source)
         return read_votes(lists)
@@ -62,8 +62,8 @@ def read_votes(
     lines = [line.strip() for line in read_text(path).splitlines()]
     if not any(lines):
         raise KitError(f"{path}: is empty; it should have a sentence a line")
-    ours = '"hypotheses": [' in lines[0] and '"block_num"' in lines[0]
-    if suffix == ".jsonl" and ours:
+    is_nbest = '"hypotheses": [' in lines[0] and '"block_num"' in lines[0]
+    if suffix == ".jsonl" and is_nbest:
         trials = sorted(read_nbest(path), key=lambda trial: trial.place)
         unnamed = all(trial.place[:2] == (UNNAMED, 0) for trial in trials)
         return {(trial.trial,) if unnamed else trial.place: [(one.sentence, float(share)) for one, share
@@ -84,12 +84,12 @@ def read_votes(
             reason = error if isinstance(error, KitError) else f"has none of the fields {', '.join(PREDICTED)}"
             raise KitError(f"{path}, line {number + 1}: {reason}") from error
     for number, key in enumerate(keys_of(names)):
-        if key in found:
+        if key in table:
             raise KitError(f"{path}, line {number + 1}: {' '.join(map(str, key))} is there twice")
-        found[key] = votes[number]
-    if len({len(key) for key in found}) > 1:
+        table[key] = votes[number]
+    if len({len(key) for key in table}) > 1:
         raise KitError(f"{path}: some of its utterances are numbers, and others names")
-    return dict(sorted(found.items()))
+    return dict(sorted(table.items()))
 
 # %% ../../nbs/output/combine.ipynb #353ab7a0
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Combination:
 
     def __repr__(self) -> str:
         rows = {**self.singles, "combination": self.together, "the best of all": self.best}
-        known = {name: rate for name, rate in rows.items() if rate is not None}
-        width = max(map(len, known), default=0)
-        return "\n".join([*(f"{name:<{width}}  {rate}" for name, rate in known.items()),
+        rates = {name: rate for name, rate in rows.items() if rate is not None}
+        width = max(map(len, rates), default=0)
+        return "\n".join([*(f"{name:<{width}}  {rate}" for name, rate in rates.items()),
                           f"{len(self.sentences)} sentences"])
 
 
@@ -116,26 +116,26 @@ def combine_votes(
     "Choose a sentence for each trial. Raises `KitError` that names a trial which not all decoders have."
     tables = [*decoders.items(), *([] if references is None else [("the references", references)])]
     aligned = align_keys(tables)
-    votes, said = aligned[:len(decoders)], aligned[len(decoders):]
-    chosen: dict[tuple, str] = {}
+    votes, truths = aligned[:len(decoders)], aligned[len(decoders):]
+    sentences: dict[tuple, str] = {}
     true: list[list[str]] = []
     best: list[list[str]] = []
     for key in votes[0]:
-        listed = [pair for decoder in votes for pair in decoder[key]]
-        words = [normalise(text).split() for text, _ in listed]
-        chosen[key] = " ".join(words[least_risk(words, [share for _, share in listed])])
-        if said:
-            true.append(normalise(said[0][key]).split())
-            best.append(min(words, key=lambda found: edit_distance(true[-1], found)))
-    if not said:
-        return Combination(chosen, {})
+        pairs = [pair for decoder in votes for pair in decoder[key]]
+        words = [normalise(text).split() for text, _ in pairs]
+        sentences[key] = " ".join(words[least_risk(words, [probability for _, probability in pairs])])
+        if truths:
+            true.append(normalise(truths[0][key]).split())
+            best.append(min(words, key=lambda decoded: edit_distance(true[-1], decoded)))
+    if not truths:
+        return Combination(sentences, {})
 
-    def rate(found: Sequence[Sequence[str]]) -> Rate:
-        return rate_of(count_edits(true, found))
+    def rate(decoded: Sequence[Sequence[str]]) -> Rate:
+        return rate_of(count_edits(true, decoded))
 
-    singles = {name: rate([normalise(max(decoder[key], key=lambda pair: pair[1])[0]).split() for key in chosen])
+    singles = {name: rate([normalise(max(decoder[key], key=lambda pair: pair[1])[0]).split() for key in sentences])
                for name, decoder in zip(decoders, votes)}
-    return Combination(chosen, singles, rate([text.split() for text in chosen.values()]), rate(best))
+    return Combination(sentences, singles, rate([text.split() for text in sentences.values()]), rate(best))
 
 # %% ../../nbs/output/combine.ipynb #68999bbe
 def combine_files(
@@ -148,12 +148,12 @@ def combine_files(
     if len(set(map(str, paths))) < 2:
         raise KitError("a combination needs two or more different files of sentences")
     decoders = {str(path): read_votes(path) for path in paths}
-    found = combine_votes(decoders, None if references is None else read_sentences(references))
-    ids = all(len(key) == 1 for key in found.sentences)
+    combination = combine_votes(decoders, None if references is None else read_sentences(references))
+    ids = all(len(key) == 1 for key in combination.sentences)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEADER.split(",") if ids else (*PLACE, "text"))
-    for key, sentence in found.sentences.items():
+    for key, sentence in combination.sentences.items():
         table.writerow([*map(csv_text, key), submission_text(sentence)])
     write_atomically(out, text.getvalue())
-    return found
+    return combination

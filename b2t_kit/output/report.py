@@ -32,7 +32,7 @@ import b2t_kit
 from .. import __version__
 from ..core import KitError, as_png, check_target, load_json, note_of, read_text, report_progress, save_json
 from ..core import write_atomically
-from ..data.convert import quarantine_record, quarantine_said
+from ..data.convert import quarantine_record, quarantine_text
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import DecodedTrial, posteriors, read_trials
@@ -42,7 +42,7 @@ from ..speech.evaluate import load_decoder
 from ..text.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Edits, Rate, RateTable
 from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked, plain_marks
-from ..text.metrics import plot_rates, plot_reliability, rate_of, redrawn, reliability, reliability_line
+from ..text.metrics import plot_rates, plot_reliability, rate_of, by_groups, reliability, reliability_line
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
@@ -74,8 +74,8 @@ class Sentence:
     @cached_property
     def aligned(self) -> list[tuple[str | None, str | None, float | None]]:
         "Pairs of a true and a decoded word with its confidence; None for a missing side, or if there is none."
-        known = self.trial.hypotheses[0].confidences if self.trial.hypotheses else ()
-        confidences = iter(known if len(known) == len(self.words[1]) else [None] * len(self.words[1]))
+        numbers = self.trial.hypotheses[0].confidences if self.trial.hypotheses else ()
+        confidences = iter(numbers if len(numbers) == len(self.words[1]) else [None] * len(self.words[1]))
         return [(true, word, None if word is None else next(confidences)) for true, word in align_edits(*self.words)]
 
 # %% ../../nbs/output/report.ipynb #5fc7965c
@@ -117,40 +117,40 @@ def groups_of(sentences: Sequence[Sentence]) -> dict[str, list[Sentence]]:  # na
 # %% ../../nbs/output/report.ipynb #117ccbf9
 def rates_of(groups: dict[str, list[Sentence]]) -> dict[str, dict[str, Any]]:  # name -> plain values
     "Word and phoneme error rates of each group that has words, resampled by session if there are enough."
-    found = {}
+    rates = {}
     for name, members in groups.items():
         days, sounds = [one.trial.session for one in members], [one.phonemes for one in members]
         words = count_edits(*zip(*(one.words for one in members)))
         if words.lengths.sum():
             per = None if None in sounds else rate_of(count_edits(*zip(*sounds)), days).to_dict()
-            found[name] = {"trials": len(members), "sessions": len(set(days)), "wer": rate_of(words, days).to_dict(),
+            rates[name] = {"trials": len(members), "sessions": len(set(days)), "wer": rate_of(words, days).to_dict(),
                            "per": per}
-    return found
+    return rates
 
 # %% ../../nbs/output/report.ipynb #ffe96a0d
 def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
 ) -> list[dict[str, Any]]:  # "true", "decoded", "times", and "said", the count of the true item in all sentences
     "Return the twenty most frequent confusions of words or of phoneme names; ties in alphabetical order."
-    wrong, spoken = Counter[tuple[str, str]](), Counter[str]()
+    wrong, totals = Counter[tuple[str, str]](), Counter[str]()
     for true, decoded in pairs:
-        spoken.update(true)
-        aligned = [(wanted or NOTHING, given or NOTHING) for wanted, given in align_edits(true, decoded)]
+        totals.update(true)
+        aligned = [(reference or NOTHING, output or NOTHING) for reference, output in align_edits(true, decoded)]
         wrong.update(pair for pair in aligned if pair[0] != pair[1])
     order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:20]
-    return [{"true": true, "decoded": decoded, "times": times, "said": spoken[true]}
+    return [{"true": true, "decoded": decoded, "times": times, "said": totals[true]}
             for (true, decoded), times in order]
 
 # %% ../../nbs/output/report.ipynb #7da80c1a
 def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  # "sentences", "words" -> `reliability`
     "Compare the probabilities of sentences and words with how often they are right; empty without any."
     rows: dict[str, list[tuple[int, float, bool]]] = {"sentences": [], "words": []}
-    for number, one in enumerate(sentences):
-        if one.trial.hypotheses:
-            rows["sentences"].append((number, float(posteriors(one.trial.hypotheses)[0]), not one.errors))
-        rows["words"] += [(number, confidence, true == word) for true, word, confidence in one.aligned
+    for number, sentence in enumerate(sentences):
+        if sentence.trial.hypotheses:
+            rows["sentences"].append((number, float(posteriors(sentence.trial.hypotheses)[0]), not sentence.errors))
+        rows["words"] += [(number, confidence, true == word) for true, word, confidence in sentence.aligned
                           if confidence is not None]
-    return {kind: reliability(*map(np.array, zip(*found))) for kind, found in rows.items() if found}
+    return {kind: reliability(*map(np.array, zip(*items))) for kind, items in rows.items() if items}
 
 # %% ../../nbs/output/report.ipynb #8bc9e829
 def as_rate(values: Mapping[str, Any]) -> Rate:
@@ -175,7 +175,7 @@ class Report:
         sentences, days = self.sentences, [one.trial.session for one in self.sentences]
         true, decoded = map(list, zip(*(one.words for one in sentences)))
         lists = [[normalise(each.sentence).split() for each in one.trial.hypotheses] or [[]] for one in sentences]
-        best = [min(found, key=partial(edit_distance, said)) for said, found in zip(true, lists)]
+        best = [min(found, key=partial(edit_distance, reference)) for reference, found in zip(true, lists)]
         by_day = {day: [one for one in sentences if one.trial.session == day] for day in sorted(set(days))}
         found: dict[str, Any] = {
             "decoder": self.origin, "split": self.split, "marks": plain_marks(self.marks),
@@ -216,7 +216,7 @@ class Report:
     def redrawn(self) -> str:
         "The units that the intervals resample."
         days = [one.trial.session for one in self.sentences]
-        return (f"95 % intervals resample {'sessions' if redrawn(days) else 'trials'} ({len(set(days))} sessions; a "
+        return (f"95 % intervals resample {'sessions' if by_groups(days) else 'trials'} ({len(set(days))} sessions; a "
                 f"group of fewer than {FEWEST_GROUPS} resamples trials)")
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ def plot_days(days: dict[str, dict[str, Any]], label: str = "phoneme") -> "Figur
     figure = Figure(figsize=(4.6 * len(kinds), 1.0 + 0.2 * len(days)), dpi=72, layout="constrained")
     axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axis, (name, kind) in zip(axes, kinds.items()):
-        table = RateTable({day: as_rate(found[kind]) for day, found in days.items()})
+        table = RateTable({day: as_rate(rates[kind]) for day, rates in days.items()})
         plot_rates(table, f"{name} error rate, %", axis)
     return figure
 
@@ -267,8 +267,8 @@ def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
 def features_picture(features: np.ndarray) -> str:  # (T, C) -> data address of a PNG
     "Return a recording: rows are electrodes, threshold crossings above spike-band power."
     rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)  # (T, C / 8)
-    whole = len(rows) // 3 * 3
-    cells = rows[:whole].reshape(-1, 3, rows.shape[1]).mean(1) if whole else rows
+    length = len(rows) // 3 * 3
+    cells = rows[:length].reshape(-1, 3, rows.shape[1]).mean(1) if length else rows
     return picture((cells.T + 1) / 2, "RdBu_r")
 
 
@@ -277,9 +277,9 @@ CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLAN
 
 def posteriors_picture(logits: np.ndarray, rows: Sequence[int] = CLASS_ROWS) -> str:  # (P, 41) -> address of a PNG
     "Posteriors over time, phonemes ordered by articulation, the blank at the bottom."
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return picture(np.sqrt(shares[:, rows].T), "Blues")  # the root makes small shares visible
+    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return picture(np.sqrt(probabilities[:, rows].T), "Blues")  # the root makes small shares visible
 
 # %% ../../nbs/output/report.ipynb #55ec6ea0
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Look:
         if best is not None and len(best.times) == len(best.words):
             words = [(word, *self.span(*times)) for word, times in zip(best.words, best.times)]
         left, width = self.span(0, len(self.logits))
-        rows = CLASS_ROWS if names == PHONEMES else [at for at, name in enumerate(names) if name][1:] + [BLANK]
+        rows = CLASS_ROWS if names == PHONEMES else [label for label, name in enumerate(names) if name][1:] + [BLANK]
         sounds = {"picture": posteriors_picture(self.logits, rows), "left": left, "width": width,
                   "names": [names[index] for index in rows]}
         kinds = ["TX" if kind == FEATURE_KINDS[0] else "SBP" for kind in self.signal.kinds]
@@ -318,11 +318,11 @@ class Look:
 
 def sentence_html(sentence: Sentence, look: Look | None = None) -> str:
     "Everything about one sentence, with its recording if that is given."
-    true, most = " ".join(sentence.words[0]), 10
-    rows = [(one.sentence, (one.acoustic, one.language, one.total, 100 * share), normalise(one.sentence) == true)
-            for one, share in zip(sentence.trial.hypotheses, posteriors(sentence.trial.hypotheses))]
+    true, limit = " ".join(sentence.words[0]), 10
+    rows = [(one.sentence, (one.acoustic, one.language, one.total, 100 * posterior), normalise(one.sentence) == true)
+            for one, posterior in zip(sentence.trial.hypotheses, posteriors(sentence.trial.hypotheses))]
     return html_part("sentence", html_part("words", sentence.aligned), look.html(sentence) if look else "",
-                     html_part("alternatives", rows[:most], len(rows) - most),
+                     html_part("alternatives", rows[:limit], len(rows) - limit),
                      [sentence.order.text(side) for side in sentence.phonemes or ()])
 
 # %% ../../nbs/output/report.ipynb #4d1fe9b6
@@ -336,17 +336,17 @@ def report_html(
     "Return the whole page."
     numbers, total = report.numbers, report.numbers["groups"]["all trials"]
     # phonemes are read before the search
-    before = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
+    phoneme_marks = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
     rates = [(name, f"{100 * rate['rate']:.1f}", marked(repr(as_rate(rate)).partition(" % ")[2], marks))
              for name, rate, marks in (("word error rate", total["wer"], report.marks),
-                                       (f"{report.label} error rate", total["per"], before),
+                                       (f"{report.label} error rate", total["per"], phoneme_marks),
                                        ("best of each list", numbers["best_of_list"], report.marks)) if rate]
     errors = [(title, [[value or "" for value in error.values()] for error in numbers[key]])
               for title, key in (("Words", "word_errors"),
                                  (f"{report.label.title()}s, before any lexicon", "phoneme_errors")) if numbers[key]]
     worst = sorted(report.sentences, key=lambda sentence: -sentence.errors)[:pictures] if looking else []
-    shown = {one.trial.place for one in worst}
-    bodies = (sentence_html(one, looking(one) if looking and one.trial.place in shown else None)
+    places = {one.trial.place for one in worst}
+    bodies = (sentence_html(one, looking(one) if looking and one.trial.place in places else None)
               for one in report.sentences)
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences", facts=(facts or {}).items(),
@@ -392,24 +392,24 @@ def report_run(
     check_target(page)
 
     with Recordings(data, split) as recordings, Recordings(data, "train") as training:
-        near = [folder / DESCRIPTION_FILE for folder in (recordings.folder, *recordings.folder.absolute().parents[:2])]
-        table = description or next(filter(Path.is_file, near), None)
+        paths = [folder / DESCRIPTION_FILE for folder in (recordings.folder, *recordings.folder.absolute().parents[:2])]
+        table = description or next(filter(Path.is_file, paths), None)
         corpora = read_description(table) if table else {}
-        known = {normalise(info.sentence) for info in training.infos if info.sentence is not None}
+        train_sentences = {normalise(info.sentence) for info in training.infos if info.sentence is not None}
 
-        decoded, how = decoded_as_before(source)
+        decoded, options = decoded_as_before(source)
         file, raw, others = source.folder / "logits.hdf5", list[DecodedTrial](), dict[tuple[str, int, int], str]()
         logits = {trial.place: trial.logits for trial in read_trials(file)}
         if decoded.calibration and decoded.calibration.temperature != 1:
-            undivided = {**how, "temperature": 1.0}
+            undivided = {**options, "temperature": 1.0}
             raw = decode_sentences(LogitsFile(file), out=source.folder / "raw", **undivided).trials
         if against is not None:
             rival, _ = decoded_as_before(RunLogits(against, data, split, device))
             others = {trial.place: trial.sentence for trial in rival.trials}
 
         rows = {info.place: row for row, info in enumerate(recordings.infos)}
-        for found in ({trial.place for trial in decoded.trials}, logits.keys(), others.keys() or rows.keys()):
-            if differing := found ^ rows.keys():
+        for places in ({trial.place for trial in decoded.trials}, logits.keys(), others.keys() or rows.keys()):
+            if differing := places ^ rows.keys():
                 raise KitError(f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits and decoded "
                                "lists; run b2t decode again")
         sentences = []
@@ -422,22 +422,22 @@ def report_run(
                 sounds = decoder.order.labels(true), collapse(logits[trial.place].argmax(1))
             sentences.append(Sentence(
                 trial, sounds, corpora.get(trial.place[:2]),
-                seen=None if split == "train" else normalise(trial.truth) in known, order=decoder.order,
+                seen=None if split == "train" else normalise(trial.truth) in train_sentences, order=decoder.order,
                 other=others.get(trial.place)))
 
         settings = Path(run) / "config.json"  # the published baseline has none
         record = load_json(settings) if settings.exists() else {}
         simulated = (recordings.folder.parent / "simulation.json").exists()  # files of T15's layout do not say it
         facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
-                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": how["lm"],
+                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": options["lm"],
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
         report = Report(decoder.origin, split, sentences, decoded.marks,
                         "" if against is None else load_decoder(against).origin, facts, [*map(Sentence, raw)])
         if decoded.missing:
             facts["words"] = decoded.missing
-        notes = {name: str(value) for name, value in how["settings"].items()}
+        notes = {name: str(value) for name, value in options["settings"].items()}
         notes["temperature"] = repr(decoded.calibration).partition(" ")[2]
-        if left_out := quarantine_said(quarantine_record(record).get("quarantine", {})):
+        if left_out := quarantine_text(quarantine_record(record).get("quarantine", {})):
             notes["quarantine"] = left_out
 
         def look(sentence: Sentence) -> Look:
@@ -478,13 +478,13 @@ def front_row(run: str | Path, report: Report) -> str:
     seconds = [row["seconds"] for row in read_metrics(run) if row.get("seconds")]
     total = report.numbers["groups"]["all trials"]
     errors = ", ".join(f"{100 * rate['rate']:.1f} %" for rate in (total["per"], total["wer"]) if rate)
-    chosen = ", ".join(mark.what for mark in report.marks)
+    choices = ", ".join(mark.what for mark in report.marks)
     recordings = (f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} {report.split} "
-                  f"trials of {total['sessions']} days{f'; {chosen} on them' if chosen else ''}")
+                  f"trials of {total['sessions']} days{f'; {choices} on them' if choices else ''}")
     home, commit = Path(str(b2t_kit.__file__)).resolve().parents[1], f"b2t_kit {__version__}"
     if (home / ".git").exists():  # a clone, not an installed package
-        done = subprocess.run(["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-        commit = done.stdout.strip() or commit
+        git = subprocess.run(["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        commit = git.stdout.strip() or commit
     hours = f"{max(seconds, default=0) / 3600:.2g} on {read_state(checkpoint).get('on', 'an unknown device')}"
     cells = [recipe + " with changes" * bool(flags), recordings, errors, hours, seed, commit, f"`{command}`"]
     return f"| {' | '.join(cells)} |"

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from ..core import KitError, check_target, csv_plain, read_bytes, read_text, report_progress, save_json
 from ..core import write_atomically
 from ..data.dataset import Recordings, TrialInfo
-from ..data.convert import refuse_seen
+from ..data.convert import refuse_leak
 from ..decode.files import read_nbest
-from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
+from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, by_groups
 from ..text.phonemes import normalise
 
 if TYPE_CHECKING:  # checking and scoring import no network
@@ -66,27 +66,27 @@ def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # 
     except UnicodeDecodeError as error:
         row = content[:error.start].count(b"\n") + 1
         return [f"line {row}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
-    found = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
+    faults = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
     if lines[-1:] == [""]:
         lines.pop()
     else:
-        found.append("the last line has no line end; the file may have been cut")
-    for due, line in enumerate(lines):
+        faults.append("the last line has no line end; the file may have been cut")
+    for index, line in enumerate(lines):
         number, comma, text = line.partition(",")
         if not comma:
-            found.append(f"line {due + 2}: {line[:60]!r} is not an id, a comma and a sentence")
+            faults.append(f"line {index + 2}: {line[:60]!r} is not an id, a comma and a sentence")
             continue
-        if number != str(due):
-            found.append(f"line {due + 2}: id {number[:40]!r} where {due} is due")
+        if number != str(index):
+            faults.append(f"line {index + 2}: id {number[:40]!r} where {index} is due")
         if text in MISSING:
-            found.append(f"line {due + 2}: {text!r} is read as a missing value; write another word")
+            faults.append(f"line {index + 2}: {text!r} is read as a missing value; write another word")
         elif not is_valid_text(text):
-            found.append(f"line {due + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces")
+            faults.append(f"line {index + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces")
     if len(lines) != rows:
-        found.append(f"{len(lines)} rows, but there are {rows} test trials")
+        faults.append(f"{len(lines)} rows, but there are {rows} test trials")
     if len(lines) < rows:
-        found[-1] += f"; missing: {len(lines)}" + (f" to {rows - 1}" if len(lines) + 1 < rows else "")
-    return found
+        faults[-1] += f"; missing: {len(lines)}" + (f" to {rows - 1}" if len(lines) + 1 < rows else "")
+    return faults
 
 # %% ../../nbs/output/submission.ipynb #805a936b
 @dataclass(frozen=True)
@@ -160,25 +160,25 @@ def submit(
     "Decode the test split into a submission. Raises `KitError`."
     from b2t_kit.decode.combine import decode_runs
     from b2t_kit.decode.decode import AdaptedRun, RunLogits, decode_sentences
-    from b2t_kit.speech.evaluate import load_decoder, own_recordings
+    from b2t_kit.speech.evaluate import load_decoder, training_recordings
 
     check_target(out)
     runs = [run] if isinstance(run, (str, Path)) else list(run)
-    data = own_recordings(runs[0], data)
+    data = training_recordings(runs[0], data)
     with Recordings(data, "test") as recordings:
-        for one in runs:
-            refuse_seen(one, load_decoder(one).seen, recordings)
+        for folder in runs:
+            refuse_leak(folder, load_decoder(folder).seen, recordings)
     if isinstance(run, (str, Path)):
-        given = (run, data, "test", device)
-        source = AdaptedRun(*given, adapt=adapt) if adapt else RunLogits(*given)
-        found = decode_sentences(source, progress=report_progress, **options)
+        arguments = (run, data, "test", device)
+        source = AdaptedRun(*arguments, adapt=adapt) if adapt else RunLogits(*arguments)
+        sentences = decode_sentences(source, progress=report_progress, **options)
     else:
-        found = decode_runs(runs, data, "test", together, device=device, **options)
-    if found.adaptation:
-        report_progress(found.adaptation.verdict)
-    if found.warning:
-        report_progress(f"warning: {found.warning}")
-    return write_submission({trial.place: trial.sentence for trial in found.trials}, out, data, found.folder)
+        sentences = decode_runs(runs, data, "test", together, device=device, **options)
+    if sentences.adaptation:
+        report_progress(sentences.adaptation.verdict)
+    if sentences.warning:
+        report_progress(f"warning: {sentences.warning}")
+    return write_submission({trial.place: trial.sentence for trial in sentences.trials}, out, data, sentences.folder)
 
 # %% ../../nbs/output/submission.ipynb #dbe5ad0e
 PLACE = ("session", "block_num", "trial_num")
@@ -222,17 +222,17 @@ def align_keys(
 ) -> list[dict[tuple, Any]]:
     "Key tables of the same trials alike, by place if one has places. Raises `KitError` for a row that one lacks."
     places = next((list(table) for _, table in tables if len(next(iter(table))) == 3), [])
-    found: list[dict[tuple, Any]] = []
+    aligned: list[dict[tuple, Any]] = []
     for name, table in tables:
         numbered = places and len(next(iter(table))) == 1
-        keyed = {places[key[0]] if numbered and key[0] < len(places) else key: row for key, row in table.items()}
-        first = found[0] if found else keyed
-        if other := sorted(keyed.keys() ^ first.keys(), key=lambda key: (len(key), key)):
-            lacking, having = (name, tables[0][0]) if other[0] in first else (tables[0][0], name)
-            raise KitError(f"{lacking}: has no row for {' '.join(map(str, other[0]))} of {having} "
-                           f"({len(keyed)} rows in {name}, {len(first)} in {tables[0][0]})")
-        found.append({key: keyed[key] for key in first})
-    return found
+        rows = {places[key[0]] if numbered and key[0] < len(places) else key: row for key, row in table.items()}
+        first = aligned[0] if aligned else rows
+        if other := sorted(rows.keys() ^ first.keys(), key=lambda key: (len(key), key)):
+            incomplete, complete = (name, tables[0][0]) if other[0] in first else (tables[0][0], name)
+            raise KitError(f"{incomplete}: has no row for {' '.join(map(str, other[0]))} of {complete} "
+                           f"({len(rows)} rows in {name}, {len(first)} in {tables[0][0]})")
+        aligned.append({key: rows[key] for key in first})
+    return aligned
 
 # %% ../../nbs/output/submission.ipynb #362169a6
 @dataclass(frozen=True)
@@ -267,15 +267,15 @@ def score(
         check_target(json)
     tables = align_keys([(str(path), read_sentences(path)) for path in (reference, hypothesis)])
     days = [key[0] for key in tables[0] if len(key) == 3]
-    resampled = days if days and redrawn(days) else None
+    groups = days if days and by_groups(days) else None
     true, decoded = ([normalise(sentence).split() for sentence in table.values()] for table in tables)
     counts = count_edits(true, decoded)
     try:
-        wer = rate_of(counts, resampled)
+        wer = rate_of(counts, groups)
     except KitError as error:
         raise KitError(f"{reference}: {error}") from error
     kinds = Edits(*(sum(kind) for kind in zip(*map(edits, true, decoded))))
-    found = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), "sessions" if resampled else "sentences")
+    result = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), "sessions" if groups else "sentences")
     if json is not None:
-        save_json(json, found.to_dict())
-    return found
+        save_json(json, result.to_dict())
+    return result

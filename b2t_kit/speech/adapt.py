@@ -60,10 +60,10 @@ def single_trial(
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "Return a trial as a batch of its exact length."
-    one, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
+    ones, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
-    return Batch(torch.from_numpy(features)[None], one * len(features), one * count, one[None] * 0, one * 0,
-                 day=one * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
+    return Batch(torch.from_numpy(features)[None], ones * len(features), ones * count, ones[None] * 0, ones * 0,
+                 day=ones * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
 
 
 class AdaptingDecoder:
@@ -80,13 +80,13 @@ class AdaptingDecoder:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
         if decoder.signal.labels != T15.labels or recordings.signal.labels not in (T15.labels, ""):
-            other = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
-            raise KitError(f"{decoder.origin}: here its labels are {other.num_labels} classes "
-                           f"({' '.join(other.label_names[1:6])} ...), and this is done with phonemes only")
+            signal = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
+            raise KitError(f"{decoder.origin}: here its labels are {signal.num_labels} classes "
+                           f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only")
         self.decoder, self.recordings, self.words = decoder, recordings, words
         self.device, self.adapt = device, adapt
-        noise = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
-        self.config = replace(decoder.config, augment=noise,
+        augment = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
+        self.config = replace(decoder.config, augment=augment,
                               model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share))
         adapted, infos = decoder.config.model.adapted, recordings.infos
         if adapted is None:
@@ -113,18 +113,18 @@ class AdaptingDecoder:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         "Return the mean loss of a batch's rows, with the augmentation of adaptation."
-        found = speech_loss(self.model, batch, self.config)
-        return found.sum / found.count
+        loss_sum = speech_loss(self.model, batch, self.config)
+        return loss_sum.sum / loss_sum.count
 
     def learn(self, batch: Batch, labels: Sequence[int], place: tuple[str, int, int]) -> bool:
         "Take one step on copies of a trial; False if its gradient is not finite, and then nothing changes."
-        rows, where = self.adapt.copies, batch.features.device
+        rows, device = self.adapt.copies, batch.features.device
         keys = [fold_seed(0, "adapt", *place, copy) for copy in range(rows)]
-        key, label = torch.tensor(keys, device=where), torch.tensor([labels], dtype=torch.int32, device=where)
+        key, label = torch.tensor(keys, device=device), torch.tensor([labels], dtype=torch.int32, device=device)
         batch = replace(batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels)))
-        whole = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
-                 if isinstance(value, torch.Tensor)}  # the features are not copied yet
-        copies = replace(batch, **whole | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows)
+        tensors = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
+                   if isinstance(value, torch.Tensor)}  # the features are not copied yet
+        copies = replace(batch, **tensors | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows)
         torch.manual_seed(fold_seed(0, "adapt", *place, "dropout"))
         self.model.train()
         self.loss(copies).backward()
@@ -139,22 +139,22 @@ class AdaptingDecoder:
     def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
         "Decode one trial, then take a step on it; return its record, and the logits (P, 41) from before the step."
         info = self.recordings.infos[index]
-        place = info.session, info.block, info.number
+        key = info.session, info.block, info.number
         self.enter(info.session)
-        one = single_trial(self.recordings.features(index), 0, framing(self.decoder.config.model))
-        batch = self.device.place(one)
+        single = single_trial(self.recordings.features(index), 0, framing(self.decoder.config.model))
+        batch = self.device.place(single)
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(self.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])
         logits = scores[0, : int(frames[0])].numpy()
         sentence, labels = self.words(logits)
         if not labels:
-            done = NO_WORDS
+            outcome = NO_WORDS
         elif needed_patches(np.array(labels)) > int(batch.num_patches[0]):
-            done = "without a step (pronunciation too long)"
+            outcome = "without a step (pronunciation too long)"
         else:
-            done = "with a step" if self.learn(batch, labels, place) else "without a step (gradient not finite)"
-        return {"place": list(place), "sentence": sentence, "done": done}, logits
+            outcome = "with a step" if self.learn(batch, labels, key) else "without a step (gradient not finite)"
+        return {"place": list(key), "sentence": sentence, "done": outcome}, logits
 
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
@@ -266,16 +266,16 @@ class AdaptReport:
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
         "Of each kind: all days, then each: before, with, paired difference; None for a day of one trial."
-        found: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {kind: {} for kind in self.errors}
+        tables: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {kind: {} for kind in self.errors}
         names = np.array(self.days)
-        for kind, sides in self.errors.items():
+        for kind, pair in self.errors.items():
             for day in ("all days", *dict.fromkeys(self.days)):
                 rows = np.full(len(names), True) if day == "all days" else names == day
-                plain, adapted = (Counts(counts.edits[rows], counts.lengths[rows]) for counts in sides)
+                plain, adapted = (Counts(counts.edits[rows], counts.lengths[rows]) for counts in pair)
                 if plain.lengths.any():
                     gap = compare(plain, adapted) if rows.sum() > 1 else None
-                    found[kind][day] = (rate_of(plain), rate_of(adapted), gap)
-        return found
+                    tables[kind][day] = (rate_of(plain), rate_of(adapted), gap)
+        return tables
 
     def to_dict(self) -> dict[str, Any]:
         "Return all of it as plain values."
@@ -285,8 +285,8 @@ class AdaptReport:
         return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables}
 
     def __repr__(self) -> str:
-        done = ", ".join(f"{count} {what}" for what, count in self.steps.items())
-        lines = [f"adaptation, by trial: {done or 'none'}", self.verdict]
+        steps = ", ".join(f"{count} {outcome}" for outcome, count in self.steps.items())
+        lines = [f"adaptation, by trial: {steps or 'none'}", self.verdict]
         for kind, table in self.tables.items():
             lines += [f"{kind}: as trained, adapted, paired difference"]
             lines += [f"  {day}  {before}  {after}  {gap or '(no interval)'}"

@@ -30,32 +30,32 @@ def label_loss(
 ) -> float:  # infinity if the labels cannot be aligned
     "Return -ln P(labels | logits), over all alignments."
     states = 2 * len(labels) + 1
-    before, now, chances = np.zeros(states), np.zeros(states), np.empty(logits.shape[1])
-    before[0], loss = 1.0, 0.0
+    previous, current, probabilities = np.zeros(states), np.zeros(states), np.empty(logits.shape[1])
+    previous[0], loss = 1.0, 0.0
     for frame in range(len(logits)):
         high, total = logits[frame, 0], 0.0
-        for label in range(len(chances)):
+        for label in range(len(probabilities)):
             high = max(high, logits[frame, label])
-        for label in range(len(chances)):
-            chances[label] = math.exp((logits[frame, label] - high) / temperature)
-            total += chances[label]
-        for label in range(len(chances)):
-            chances[label] /= total
+        for label in range(len(probabilities)):
+            probabilities[label] = math.exp((logits[frame, label] - high) / temperature)
+            total += probabilities[label]
+        for label in range(len(probabilities)):
+            probabilities[label] /= total
         for state in range(states):
             label = labels[state // 2] if state % 2 else BLANK
-            mass = before[state]
+            mass = previous[state]
             if state > 0 and (frame or state == 1):
-                mass += before[state - 1]
+                mass += previous[state - 1]
             if state > 1 and frame and state % 2 and label != labels[state // 2 - 1]:
-                mass += before[state - 2]
-            now[state] = mass * chances[label]
-        total = now.sum()
+                mass += previous[state - 2]
+            current[state] = mass * probabilities[label]
+        total = current.sum()
         if not total > 0.0:
             return math.inf
         for state in range(states):  # a slice would take 4 s to compile
-            before[state] = now[state] / total
+            previous[state] = current[state] / total
         loss -= math.log(total)
-    last = before[states - 1] + (before[states - 2] if states > 1 else 0.0)
+    last = previous[states - 1] + (previous[states - 2] if states > 1 else 0.0)
     return loss - math.log(last) if last > 0.0 else math.inf
 
 # %% ../../nbs/speech/calibrate.ipynb #016cc91e
@@ -67,9 +67,9 @@ def _typical_lead(trials: Iterable[np.ndarray]) -> float:  # 0 if all logits are
     "Return how far the classes of a frame lie behind its best one, on average: the unit of temperatures."
     total = count = 0.0
     for logits in trials:
-        behind = logits.max(axis=1, keepdims=True).astype(np.float64) - logits
-        behind = behind[np.isfinite(behind)]
-        total, count = total + float(behind.sum()), count + behind.size
+        gaps = logits.max(axis=1, keepdims=True).astype(np.float64) - logits
+        gaps = gaps[np.isfinite(gaps)]
+        total, count = total + float(gaps.sum()), count + gaps.size
     return total / max(count, 1)
 
 
@@ -111,9 +111,9 @@ class Calibration:
                 for name, value in to_dict(self).items()}
 
     def __repr__(self) -> str:
-        how = {"fitted": f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}",
-               "estimated": f"estimated from the logits alone, for want of {self.lacking}"}
-        return f"temperature {self.temperature:.3g}: {how.get(self.source, self.source)}"
+        texts = {"fitted": f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}",
+                 "estimated": f"estimated from the logits alone, for want of {self.lacking}"}
+        return f"temperature {self.temperature:.3g}: {texts.get(self.source, self.source)}"
 
 # %% ../../nbs/speech/calibrate.ipynb #1c0edec0
 _DOUBTFUL = 0.2  # of the mean lead of the best class over the second: a frame with less is in doubt
@@ -125,9 +125,9 @@ def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  #
     total, count = 0.0, 0
     for logits in trials:
         rows = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature
-        chances = np.exp(rows)
-        sums = chances.sum(axis=1)
-        parts = chances * np.where(chances > 0, rows, 0.0)
+        weights = np.exp(rows)
+        sums = weights.sum(axis=1)
+        parts = weights * np.where(weights > 0, rows, 0.0)
         total, count = total + float((np.log(sums) - parts.sum(axis=1) / sums).sum()), count + len(rows)
     return total / max(count, 1)
 
@@ -143,11 +143,11 @@ def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibratio
     "Return the temperature at which the frames have the entropy that calibrated networks as _doubtful have."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
-    unit, wanted = _typical_lead(trials) or 1.0, _NATS * _doubtful(trials)
-    low, high = (math.log(reach) for reach in _REACH)
+    unit, target = _typical_lead(trials) or 1.0, _NATS * _doubtful(trials)
+    low, high = (math.log(factor) for factor in _REACH)
     while high - low > NARROW:  # entropy grows with the temperature
         middle = (low + high) / 2
-        if _mean_entropy(trials, unit * math.exp(middle)) < wanted:
+        if _mean_entropy(trials, unit * math.exp(middle)) < target:
             low = middle
         else:
             high = middle
@@ -161,22 +161,22 @@ def fit_temperature(
 ) -> Calibration:
     "Return the temperature with the least CTC loss; raise `KitError` if no labels fit into the frames of their trial."
     unit = _typical_lead(trials)
-    pairs = [(logits, np.asarray(said, np.int64)) for logits, said in zip(trials, labels)]
-    fitting = [at for at, (logits, said) in enumerate(pairs)
-               if len(said) and math.isfinite(label_loss(logits, said, max(unit, 1e-6) * _REACH[1]))]
-    if not fitting:
+    pairs = [(logits, np.asarray(targets, np.int64)) for logits, targets in zip(trials, labels)]
+    indices = [index for index, (logits, targets) in enumerate(pairs)
+               if len(targets) and math.isfinite(label_loss(logits, targets, max(unit, 1e-6) * _REACH[1]))]
+    if not indices:
         raise KitError("a temperature needs trials whose labels fit into their frames, and there are none")
     expected = math.log(estimate_temperature(trials).temperature / unit)
 
     def loss(temperature: float) -> float:
-        return sum(label_loss(*pairs[at], temperature) for at in fitting) / len(fitting)
+        return sum(label_loss(*pairs[index], temperature) for index in indices) / len(indices)
 
     def height(log: float) -> float:
-        return loss(unit * math.exp(log)) + (log - expected) ** 2 / 2 / len(fitting)
+        return loss(unit * math.exp(log)) + (log - expected) ** 2 / 2 / len(indices)
 
-    found = unit * math.exp(valley(height, *(math.log(reach) for reach in _REACH)))
-    return Calibration(found, "fitted", len(fitting), loss(1.0), loss(found),
-                       tuple(chosen_on[at] for at in fitting if chosen_on))
+    best = unit * math.exp(valley(height, *(math.log(factor) for factor in _REACH)))
+    return Calibration(best, "fitted", len(indices), loss(1.0), loss(best),
+                       tuple(chosen_on[index] for index in indices if chosen_on))
 
 # %% ../../nbs/speech/calibrate.ipynb #ca53880a
 def fit_to_sentences(
@@ -186,17 +186,17 @@ def fit_to_sentences(
     order: ClassOrder = PHONEME_ORDER,  # of the columns
 ) -> Calibration:
     "Return a fitted temperature if some sentences are known and can be pronounced, else an estimated one."
-    known = []
-    for at, sentence in enumerate(sentences):
+    pairs = []
+    for index, sentence in enumerate(sentences):
         try:
-            plain = normalise(sentence or "", map_apostrophes=True)
-            spoken = order.names == PHONEMES
-            known.append((at, to_ids(sentence_to_phonemes(plain)) if spoken else order.spelled(plain)))
+            text = normalise(sentence or "", map_apostrophes=True)
+            is_phonemes = order.names == PHONEMES
+            pairs.append((index, to_ids(sentence_to_phonemes(text)) if is_phonemes else order.spelled(text)))
         except KitError:  # digits, or letters of another script
             continue
     try:
-        return fit_temperature([trials[at] for at, _ in known], [said for _, said in known],
-                               [chosen_on[at] for at, _ in known] if chosen_on else ())
+        return fit_temperature([trials[index] for index, _ in pairs], [targets for _, targets in pairs],
+                               [chosen_on[index] for index, _ in pairs] if chosen_on else ())
     except KitError:  # no sentence fits
         return estimate_temperature(trials)
 

@@ -26,13 +26,13 @@ def day_mixture(
 ) -> torch.Tensor:  # (wanted, own) float32
     """Return the weight of each trained day layer in each wanted one: its own, or for a day without training the
     mean of those of the same participant, if there are any, else of all; raise `KitError` for strays."""
-    stray = sorted(set(trained) - set(own))
-    if stray or not trained:
-        raise KitError(f"the decoder has no trained day layer{' for ' + stray[0] if stray else ''}")
+    unknown = sorted(set(trained) - set(own))
+    if unknown or not trained:
+        raise KitError(f"the decoder has no trained day layer{' for ' + unknown[0] if unknown else ''}")
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
-        near = [day for day in trained if day.partition(".")[0] == session.partition(".")[0]] or trained
-        sources = [session] if session in trained else near
+        fallback = [day for day in trained if day.partition(".")[0] == session.partition(".")[0]] or trained
+        sources = [session] if session in trained else fallback
         mixture[row, [own.index(day) for day in sources]] = 1 / len(sources)
     return mixture
 
@@ -80,18 +80,18 @@ def init_from(
     people = {session.partition(".")[0] for session in start.trained}
     mixture = day_mixture(start.sessions, start.trained, sessions)
     mixture[[session.partition(".")[0] not in people for session in sessions]] = 0  # the identity
-    known = {} if start.model is None else refit(start.model, mixture).cpu().state_dict()
-    own = model.state_dict()
-    taken = {name: value for name, value in known.items() if name in own and own[name].shape == value.shape}
-    if not any(value.ndim > 1 for value in taken.values()):
+    weights = {} if start.model is None else refit(start.model, mixture).cpu().state_dict()
+    state = model.state_dict()
+    matches = {name: value for name, value in weights.items() if name in state and state[name].shape == value.shape}
+    if not any(value.ndim > 1 for value in matches.values()):
         raise KitError(f"{start.record['decoder']}: its weights do not fit this model; leave --config and --model out")
-    model.load_state_dict(own | taken)
-    return [name for name in own if name not in taken]
+    model.load_state_dict(state | matches)
+    return [name for name in state if name not in matches]
 
 # %% ../../nbs/speech/days.ipynb #493b0f00
 def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
     "Return patterns and rates; raise `KitError` for anything else."
-    found = []
+    pairs = []
     for rate in rates:
         pattern, _, number = rate.rpartition("=")
         try:
@@ -100,22 +100,22 @@ def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of n
             share = -1.0
         if not pattern or not 0 <= share <= 1000:
             raise KitError(f"rates: '{rate[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes")
-        found.append((pattern, share))
-    return found
+        pairs.append((pattern, share))
+    return pairs
 
 
 def with_rates(groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]) -> list[dict[str, Any]]:
     "Return the groups, divided by rate; raise `KitError` for a pattern without parameters."
-    known, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
-    for pattern, _ in known:
+    rules, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
+    for pattern, _ in rules:
         if not any(fnmatchcase(name, pattern) for name in names.values()):
             raise KitError(f"rates: no parameter is named {pattern}; there are {', '.join(names.values())}")
-    found = []
+    subgroups = []
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
-            share = next((share for pattern, share in known if fnmatchcase(names[id(parameter)], pattern)), 1.0)
+            share = next((share for pattern, share in rules if fnmatchcase(names[id(parameter)], pattern)), 1.0)
             parts.setdefault(share, []).append(parameter)
-        found += [{**group, "params": those, "name": group["name"] + (f" x {share:g}" if share != 1 else ""),
-                   "lr": group["lr"] * share, "peak_lr": group["peak_lr"] * share} for share, those in parts.items()]
-    return found
+        subgroups += [{**group, "params": part, "name": group["name"] + (f" x {share:g}" if share != 1 else ""),
+                       "lr": group["lr"] * share, "peak_lr": group["peak_lr"] * share} for share, part in parts.items()]
+    return subgroups

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'Decoder', 'load_decoder', 'exported_decoder', 'recorded_settings', 'Decoded', 'decode',
-           'write_logits', 'logits_key', 'kept_logits', 'decoded_from', 'own_days', 'fit_network', 'certainty_of',
-           'Evaluation', 'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
+           'write_logits', 'logits_key', 'cached_logits', 'decoded_from', 'matching_sessions', 'fit_network',
+           'certainty_of', 'Evaluation', 'save_evaluation', 'training_recordings', 'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #5438823b
 import csv
@@ -26,13 +26,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed
-from ..core import from_dict, kept, load_json, new_folders, regular_file, report_progress, save_json
+from ..core import MEMO, CachedFiles, KitError, as_png, check_target, content_hash, csv_text, file_mark
+from ..core import track_progress
+from ..core import from_dict, cache_file, load_json, new_folders, regular_file, report_progress, save_json
 from ..core import say_once, to_dict, write_atomically
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, data_fingerprint
-from ..data.dataset import look_at, signal_difference
+from ..data.dataset import check_days, signal_difference
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
@@ -43,7 +44,7 @@ from .task import SpeechConfig, SpeechRun, framing, logits_of, signals_in
 from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, choice_key, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
-from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
+from ..text.metrics import rate_of, rates_by, by_groups, reliability, reliability_line
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, read_state, tensors_hash
 from ..training.run import RESUME, SOURCES, task_digest
@@ -84,8 +85,8 @@ class Decoder:
     @property
     def seen(self) -> dict[str, str]:
         "Session -> its set, of all that it was trained on, also before its last training."
-        own = {session: self.signals.get(session, self.signal).dataset for session in self.trained}
-        return {**self.begun.get("seen", {}), **own}
+        datasets = {session: self.signals.get(session, self.signal).dataset for session in self.trained}
+        return {**self.begun.get("seen", {}), **datasets}
 
     @property
     def as_start(self) -> Start:
@@ -108,8 +109,8 @@ class Decoder:
 
     def features_on(self, session: str) -> int:
         "Return features per bin of a session: those of its set, or of another of its participant's."
-        near = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
-        count = self.signals.get(session, near[0] if near else self.signal).num_features
+        peers = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
+        count = self.signals.get(session, peers[0] if peers else self.signal).num_features
         return min(count, self.config.model.num_features or count)
 
     def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
@@ -130,13 +131,13 @@ def load_decoder(run: str | Path) -> Decoder:
     if (run / f"{WEIGHTS}.safetensors").exists() and path.is_file():
         return exported_decoder(run)
     if path.is_file():
-        record, known = _read_record(path)
+        record, settings = _read_record(path)
         checkpoint = best_checkpoint(run)
         if read_state(checkpoint).get("task") != task_digest(record["task"]):
             raise KitError(f"{path}: was changed after {checkpoint} was written; put back the file that belongs to the "
                            "run")
         part = "ema" if (checkpoint / "ema.safetensors").exists() else "model"
-        return _decoder_of(record, known, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}")
+        return _decoder_of(record, settings, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}")
     if published := published_in(run):  # with the smoothing that its authors use in evaluation
         name, sessions = model_name(type(published.config))["name"], published.sessions
         return Decoder(published.model, SpeechConfig(model=published.config), sessions, sessions, f"published {name}")
@@ -150,27 +151,27 @@ def exported_decoder(folder: str | Path) -> Decoder:
     try:
         mark = file_mark(path)
         with safe_open(regular_file(path), "pt") as file:
-            noted = (file.metadata() or {}).get("task")
+            digest = (file.metadata() or {}).get("task")
     except (OSError, SafetensorError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
     if not isinstance(record, dict) or record.get("weights") != mark:
         raise KitError(f"{path}: is not the file that config.json describes; download both again")
-    if noted != task_digest(record.get("task")):
+    if digest != task_digest(record.get("task")):
         raise KitError(f"{folder / 'config.json'}: was changed after {path.name} was written; download both again")
-    known = _read_record(folder / "config.json")[1]
-    return _decoder_of(record, known, folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
+    settings = _read_record(folder / "config.json")[1]
+    return _decoder_of(record, settings, folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
 
 
 def recorded_settings(run: str | Path) -> SpeechRun:
     "Return the settings of a run, to resume it; days and features are left to the recordings. Raises `KitError`."
     path = Path(run) / "config.json"
-    record, known = _read_record(path)
+    record, settings = _read_record(path)
     if not isinstance(record.get("train"), dict):
         raise KitError(f"{path}: is not the record of a run; it lacks train")
-    own = known["config"].model
-    model = replace(own, num_classes=len(PHONEMES), **{
-        item.name: None for item in fields(own) if item.name in ("num_days", "num_features")})
-    return SpeechRun(replace(known["config"], model=model), from_dict(TrainConfig, record["train"]))
+    config = settings["config"].model
+    model = replace(config, num_classes=len(PHONEMES), **{
+        item.name: None for item in fields(config) if item.name in ("num_days", "num_features")})
+    return SpeechRun(replace(settings["config"], model=model), from_dict(TrainConfig, record["train"]))
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -194,7 +195,7 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _decoder_of(record: dict[str, Any], known: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
     "Return the decoder that a record describes, with the weights of a part in a folder."
-    config, chosen = known["config"], {}
+    config, content = known["config"], {}
     try:
         model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
@@ -202,8 +203,8 @@ def _decoder_of(record: dict[str, Any], known: dict[str, Any], folder: Path, par
         raise KitError(f"{folder}: its weights do not fit config.json: {' '.join(str(error).split())}") from error
     with suppress(KeyError, TypeError, ValueError):  # exported decoders may have no record of training
         if "val" in config.splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
-            chosen = dict(record["data"]["val"]["content"])
-    return Decoder(model, origin=origin, chosen_on=chosen, **known)
+            content = dict(record["data"]["val"]["content"])
+    return Decoder(model, origin=origin, chosen_on=content, **known)
 
 # %% ../../nbs/speech/evaluate.ipynb #dc662079
 @dataclass(frozen=True)
@@ -225,29 +226,29 @@ def decode(
     look: bool = True,  # first look at the numbers, and warn of what is strange
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
-    own = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
-    if message := signal_difference(recordings.signal, decoder.origin, own):
+    signal = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
+    if message := signal_difference(recordings.signal, decoder.origin, signal):
         raise KitError(f"{recordings.infos[0].file}: {message}")
-    for warning in look_at(recordings, to_train=False) if look else ():
+    for warning in check_days(recordings, to_train=False) if look else ():
         say_once(f"warning: {warning}")
     model = fit_days(decoder.model, decoder.sessions, decoder.trained, recordings.sessions)
     model = model.to(device.torch_device).eval()
-    found: dict[int, Decoded] = {}
+    trials: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
     batches = EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model))
-    for batch in followed(batches, len(batches), "computing logits", "batch"):
-        placed = device.place(batch)
+    for batch in track_progress(batches, len(batches), "computing logits", "batch"):
+        inputs = device.place(batch)
         with device.autocast():
-            scores, frames = logits_of(model, placed, decoder.config)
-            losses = ctc_losses(scores, frames, placed.labels, placed.num_labels)
+            scores, frames = logits_of(model, inputs, decoder.config)
+            losses = ctc_losses(scores, frames, inputs.labels, inputs.num_labels)
         scores, frames, losses = device.fetch([scores, frames, losses])
         paths, counts, losses = greedy(scores, frames), frames.tolist(), losses.tolist()
         for row, trial in enumerate(batch.trial.tolist()):
             if trial >= 0:
                 true = batch.labels[row, : batch.num_labels[row]].tolist()
-                found[trial] = Decoded(recordings.infos[trial], paths[row], true, losses[row] if true else math.nan,
-                                       scores[row, : counts[row]].numpy().copy())
-    return [found[trial] for trial in range(len(recordings))]
+                trials[trial] = Decoded(recordings.infos[trial], paths[row], true, losses[row] if true else math.nan,
+                                        scores[row, : counts[row]].numpy().copy())
+    return [trials[trial] for trial in range(len(recordings))]
 
 # %% ../../nbs/speech/evaluate.ipynb #fb327db3
 def write_logits(
@@ -282,18 +283,18 @@ def logits_key(
             "split": recordings.split, "data": data_fingerprint(recordings, memo)}
 
 
-def kept_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
-                folder: Path) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
+def cached_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
+                  folder: Path) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
     "Return the logits of a run; the network runs only if there are none of these weights and recordings."
     key = logits_key(decoder, recordings, device, Path(run) / MEMO)
-    return kept(folder / "logits.hdf5", key, lambda path: write_logits(
+    return cache_file(folder / "logits.hdf5", key, lambda path: write_logits(
         path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
         decoder.signal.label_names)), key
 
 
 def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the order of the recordings
     "Decode the trials of a split greedily from logits that `write_logits` wrote."
-    found = []
+    trials = []
     with h5py.File(regular_file(path), "r") as file:
         for index, info in enumerate(recordings.infos):
             scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]  # (1, P, classes)
@@ -303,22 +304,22 @@ def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the
                 labels, count = torch.tensor([true.tolist()], dtype=torch.int32), torch.tensor([len(true)])
                 loss = ctc_losses(scores, frames, labels, count.int()).item()
             decoded = greedy(scores, frames)[0]
-            found.append(Decoded(info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()))
-    return found
+            trials.append(Decoded(info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()))
+    return trials
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
-def own_days(run: str | Path, recordings: Recordings) -> frozenset[str]:
+def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]:
     "Return the sessions of a split whose trials are those of a run's record, all of them if it has none."
     path = Path(run) / "config.json"
     try:
         record = load_json(path) if path.is_file() else {}
-        known = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
+        digests = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise KitError(f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})") from error
-    if not known:
+    if not digests:
         return frozenset(recordings.sessions)
     content = data_fingerprint(recordings, Path(run) / MEMO)["content"]
-    return frozenset(day for day, digest in content.items() if known.get(day) == digest)
+    return frozenset(day for day, digest in content.items() if digests.get(day) == digest)
 
 
 def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]) -> Calibration | None:
@@ -326,22 +327,22 @@ def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]
     fit, or if it was trained on them."""
     if network.digest is None:
         return None
-    known = [trial for trial in trials if trial.info.session in own]
+    subset = [trial for trial in trials if trial.info.session in own]
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
-            for trial in known]
+            for trial in subset]
     try:
-        found = fit_temperature([trial.logits for trial in known], [trial.true for trial in known], keys)
+        calibration = fit_temperature([trial.logits for trial in subset], [trial.true for trial in subset], keys)
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
-        save_json(network.folder / TEMPERATURE_FILE, calibration_record(found, network.digest, network.origin))
-    return found
+        save_json(network.folder / TEMPERATURE_FILE, calibration_record(calibration, network.digest, network.origin))
+    return calibration
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
 def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dict[str, dict[str, Any]]]:
     """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
     kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
-    found: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
+    tables: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
     for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
         phonemes: list[tuple[Any, ...]] = []
@@ -350,14 +351,14 @@ def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dic
             loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), divisor)
             sentences.append((number, math.exp(-loss), trial.decoded == trial.true))
             path = scores.argmax(1)
-            shares = np.exp(scores / divisor - np.logaddexp.reduce(scores / divisor, axis=1, keepdims=True))
+            probabilities = np.exp(scores / divisor - np.logaddexp.reduce(scores / divisor, axis=1, keepdims=True))
             starts = np.flatnonzero(np.diff(path, prepend=-1))
-            highest = np.maximum.reduceat(shares.max(1), starts)[path[starts] != 0] if len(path) else ()
-            right = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
-            phonemes += zip([number] * len(right), highest, right)
+            highest = np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0] if len(path) else ()
+            hits = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
+            phonemes += zip([number] * len(hits), highest, hits)
         for kind, rows in (("phoneme sequences", sentences), ("phonemes", phonemes)):
-            found[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
-    return found if all(table["raw"] for table in found.values()) else {}
+            tables[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
+    return tables if all(table["raw"] for table in tables.values()) else {}
 
 # %% ../../nbs/speech/evaluate.ipynb #d761d518
 @dataclass(frozen=True)
@@ -391,7 +392,7 @@ class Evaluation:
         "The rate over all trials with both intervals (from eight days on), and over days with and without training."
         days = [trial.info.session for trial in self.trials]
         table = RateTable({"all trials": self.per})
-        if redrawn(days):
+        if by_groups(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
         kinds = ["days in training" if session in self.trained else "days never seen" for session in days]
         return table if len(set(kinds)) < 2 else RateTable(table | rates_by(kinds, self.counts))
@@ -466,20 +467,20 @@ def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str
     table = csv.writer(text, lineterminator="\n")
     table.writerow("session block trial edits phonemes true decoded sentence".split())
     for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
-        info, sides = trial.info, [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
-        row = (info.session, info.block, info.number, edits, len(trial.true), *sides, info.sentence)
+        info, texts = trial.info, [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
+        row = (info.session, info.block, info.number, edits, len(trial.true), *texts, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
     result = save_json(folder / "result.json", evaluation.to_dict())
     if key:
-        Kept([result], key).seal()
+        CachedFiles([result], key).seal()
 
 # %% ../../nbs/speech/evaluate.ipynb #6cf480e8
-def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Path | None:
+def training_recordings(run: str | Path, data: str | Path | None = None) -> str | Path | None:
     "Return a folder of recordings as given; if none is, that of the run's training, if it is still there."
-    note = Path(run) / RESUME
-    if data is None and note.is_file():
-        values = load_json(note)
+    path = Path(run) / RESUME
+    if data is None and path.is_file():
+        values = load_json(path)
         folder = values.get("data") if isinstance(values, dict) else None
         if isinstance(folder, str) and Path(folder).is_dir():
             return folder
@@ -488,14 +489,14 @@ def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Pat
 
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
-    folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
-    if own_days(run, recordings):
+    folder, source = Path(run) / part / recordings.split, recordings.folder.absolute()
+    if matching_sessions(run, recordings):
         return folder
-    name = home.parent.name if home.name == "hdf5_data_final" else home.name
-    mark = content_hash(data_fingerprint(recordings, Path(run) / MEMO)["content"])[:6]
-    beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{mark}")
-    report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {beside}")
-    return beside
+    name = source.parent.name if source.name == "hdf5_data_final" else source.name
+    digest = content_hash(data_fingerprint(recordings, Path(run) / MEMO)["content"])[:6]
+    target = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{digest}")
+    report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {target}")
+    return target
 
 
 def evaluate_run(
@@ -510,24 +511,24 @@ def evaluate_run(
     "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
     if split == "test":
         raise KitError("split test: has no labels; use val, or decode it to sentences")
-    decoder, data = load_decoder(run), own_recordings(run, data)
+    decoder, data = load_decoder(run), training_recordings(run, data)
     if json is not None:
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         folder = results_folder(run, "eval", recordings)
-        with new_folders(folder), new_folders(Path(run) / "decode" / folder.name) as home:
-            path, key = kept_logits(run, decoder, recordings, opened, home)
+        with new_folders(folder), new_folders(Path(run) / "decode" / folder.name) as cache:
+            path, key = cached_logits(run, decoder, recordings, opened, cache)
             trials = decoded_from(recordings, path)
-            chose = dict(decoder.chose(key["data"]))
-            used = Counter(chose[trial.info.session] for trial in trials if trial.info.session in chose)
+            choices = dict(decoder.chose(key["data"]))
+            counts = Counter(choices[trial.info.session] for trial in trials if trial.info.session in choices)
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
-                calibration = fit_network(network, own_days(run, recordings), trials)
+                calibration = fit_network(network, matching_sessions(run, recordings), trials)
             evaluation = Evaluation(
                 decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
                 calibration=calibration,
-                marks=tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in used.items()),
+                marks=tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()),
                 certainty=certainty_of(trials, calibration.temperature if calibration else 1.0))
             save_evaluation(evaluation, folder, key)
     if json is not None:

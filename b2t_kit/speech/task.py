@@ -20,8 +20,8 @@ from torch import nn
 from ..core import KitError, check_bounds, from_dict, to_dict
 from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames, TrainBatches, augment
 from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
-from ..data.convert import quarantine_said, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, look_at
+from ..data.convert import quarantine_text, quarantined, spent_days
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, check_days
 from ..data.dataset import signal_difference
 from ..data.convert import open_recordings
 from ..devices.torch import Device
@@ -203,15 +203,15 @@ class SpeechTask(Task):
             raise KitError(f"holdout: there is no session '{unknown[0]}' in the recordings")
         if set(self.sessions) <= set(config.holdout):
             raise KitError("holdout: all sessions are held out; none is left to train on")
-        without = {*config.holdout, *spent_days(self.train)}
-        self.trained = [day for day in self.sessions if day not in without]
+        excluded = {*config.holdout, *spent_days(self.train)}
+        self.trained = [day for day in self.sessions if day not in excluded]
         self.left_out = quarantined(self.train)  # why -> training trials
         self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
         _check_days(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
             self.train.add(self.val)
-        self.warnings = look_at(self.train)
+        self.warnings = check_days(self.train)
         self.held_out = _held_out_recordings(self.train.folders, config.holdout, self.sessions)
         self.scored = self.val  # the recordings that are being validated
         signal = self.train.signal
@@ -231,8 +231,8 @@ class SpeechTask(Task):
                                "from b2t_kit.decode.decode")
             if signal.labels != T15.labels:
                 raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
-            scored = filter(None, (self.val, self.held_out))
-            self.words = count_words(config.words, [info.sentence for split in scored for info in split.infos])
+            splits = filter(None, (self.val, self.held_out))
+            self.words = count_words(config.words, [info.sentence for split in splits for info in split.infos])
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
@@ -240,8 +240,8 @@ class SpeechTask(Task):
                                   "trained": self.trained}
         if self.words:
             record["words"] = self.words.record
-        several = self.train.infos if len(self.train.folders) > 1 else ()
-        sets = {info.session: info.signal for info in several}
+        infos = self.train.infos if len(self.train.folders) > 1 else ()
+        sets = {info.session: info.signal for info in infos}
         record |= signals_record(self.train.signal, sets)
         if self.left_out:
             record["quarantine"] = dict(self.left_out)
@@ -269,7 +269,7 @@ class SpeechTask(Task):
         if "val" in self.config.splits:
             lines["val"] += ", trained on as well: nothing validates this run"
         if self.left_out:
-            lines["quarantine"] = quarantine_said(self.left_out)
+            lines["quarantine"] = quarantine_text(self.left_out)
         if len(self.train.folders) > 1:
             lines["folders"] = "; ".join(f"{folder}, with {signal.num_features} features"
                                          for folder, signal in self.train.signals.items())
@@ -301,13 +301,13 @@ class SpeechTask(Task):
         return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
-        place = (config.seed, device.rank, device.world, config.accumulation)
-        if place not in self._to_train:
+        key = (config.seed, device.rank, device.world, config.accumulation)
+        if key not in self._to_train:
             check_shares(self.config.rows, device.world, config.accumulation)
-            self._to_train[place] = TrainBatches(
-                self.train, self.config.batches, *place, multiple=device.chips, pin=device.kind == "cuda",
+            self._to_train[key] = TrainBatches(
+                self.train, self.config.batches, *key, multiple=device.chips, pin=device.kind == "cuda",
                 frames=framing(self.config.model))
-        return self._to_train[place]
+        return self._to_train[key]
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
@@ -321,11 +321,11 @@ class SpeechTask(Task):
             return self._train_batches(config, device).empty_batches(), validation
         rows, model = self.config.rows, self.config.model
         features = model.num_features or self.lengths.num_features
-        parts, alone = (rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1))
+        train_rows, eval_rows = (rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1))
         largest_first = self.lengths.buckets[::-1]
-        steps = [[shape_batch(bucket, parts, rows, model, features) for _ in range(config.accumulation)]
+        steps = [[shape_batch(bucket, train_rows, rows, model, features) for _ in range(config.accumulation)]
                  for bucket in largest_first]
-        return steps, [shape_batch(bucket, alone, rows, model, features) for bucket in largest_first]
+        return steps, [shape_batch(bucket, eval_rows, rows, model, features) for bucket in largest_first]
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
@@ -349,9 +349,9 @@ class SpeechTask(Task):
         "Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days."
         values = self._score(model, device, self.val)
         if self.held_out:
-            fitted = fit_days(model, self.sessions, self.trained, self.sessions).eval()
+            decoder = fit_days(model, self.sessions, self.trained, self.sessions).eval()
             device.submit("fitting the layers of other days")
-            unseen = self._score(fitted, device, self.held_out)
+            unseen = self._score(decoder, device, self.held_out)
             values |= {f"unseen_{name}": value for name, value in unseen.items()}
         return values
 
@@ -401,11 +401,11 @@ def _held_out_recordings(
     folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
 ) -> Recordings | None:  # None if no held-out session has validation trials
     "Validation trials of the held-out sessions."
-    present = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
-    if not present:
+    pairs = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
+    if not pairs:
         return None
-    recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in present)), "val",
-                                 [name for _, name in present])
+    recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in pairs)), "val",
+                                 [name for _, name in pairs])
     recordings.infos = [replace(info, day=sessions.index(info.session)) for info in recordings.infos]
     return recordings
 
@@ -426,8 +426,8 @@ def fitted(
 # %% ../../nbs/speech/task.ipynb #f6a27d57
 def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
     "Return the features of all sessions, or of each, for a run's record."
-    sets = [{"signal": to_dict(one), "sessions": [session for session, own in signals.items() if own == one]}
-            for one in dict.fromkeys(signals.values())]
+    sets = [{"signal": to_dict(kind), "sessions": [session for session, other in signals.items() if other == kind]}
+            for kind in dict.fromkeys(signals.values())]
     return ({} if signal == T15 else {"signal": to_dict(signal)}) | ({"sets": sets} if sets else {})
 
 

@@ -79,10 +79,10 @@ def delayed(
     "Return the codes as the decoder reads and writes them."
     table = torch.full((config.length, config.channels), config.padding)
     for channel in range(config.channels):
-        late = 1 + channel * config.delay
-        table[:late, channel] = config.begin
-        table[late:late + len(codes), channel] = codes[:, channel]
-        table[late + len(codes), channel] = config.end
+        start = 1 + channel * config.delay
+        table[:start, channel] = config.begin
+        table[start:start + len(codes), channel] = codes[:, channel]
+        table[start + len(codes), channel] = config.end
     return table
 
 
@@ -91,8 +91,8 @@ def undelayed(
     config: CodecConfig,
 ) -> torch.Tensor:  # (frames, channels) int64
     "Return the codes of a whole table, all channels at the same moment."
-    late = [1 + channel * config.delay for channel in range(config.channels)]
-    return torch.stack([table[first:first + config.frames, channel] for channel, first in enumerate(late)], 1)
+    starts = [1 + channel * config.delay for channel in range(config.channels)]
+    return torch.stack([table[start:start + config.frames, channel] for channel, start in enumerate(starts)], 1)
 
 # %% ../../nbs/tasks/codec.ipynb #08568eec
 class Norm(nn.Module):
@@ -121,8 +121,8 @@ class GroupedAttention(nn.Module):
         query = self.query(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, D)
         key, value = self.pair(source).unflatten(-1, (2, self.shared, -1)).permute(2, 0, 3, 1, 4)
         key, value = (part.repeat_interleave(self.heads // self.shared, dim=1) for part in (key, value))
-        found = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.out(found.transpose(1, 2).flatten(2))
+        output = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.out(output.transpose(1, 2).flatten(2))
 
 # %% ../../nbs/tasks/codec.ipynb #da280534
 class CodecLayer(nn.Module):
@@ -183,11 +183,11 @@ def write_codes(
 ) -> torch.Tensor:  # (B, frames, channels) int64
     "Return the likeliest codes for each text."
     config = model.config
-    known = delayed(torch.zeros(config.frames, config.channels, dtype=torch.int64), config).to(text.device)
-    table = known.expand(len(text), -1, -1).clone()
+    template = delayed(torch.zeros(config.frames, config.channels, dtype=torch.int64), config).to(text.device)
+    table = template.expand(len(text), -1, -1).clone()
     for frame in range(1, config.length):
         likeliest = model(text, table)[:, frame - 1, :, :config.audio].argmax(-1)
-        real = known[frame] < config.audio
+        real = template[frame] < config.audio
         table[:, frame] = torch.where(real, likeliest, table[:, frame])
     return torch.stack([undelayed(row, config) for row in table])
 
@@ -280,9 +280,9 @@ class CodecTask(Task, TaskSettings):
         return {"examples": self.examples, "first": int((codes * torch.arange(1, codes.shape[1] + 1)).sum())}
 
     def plan(self) -> dict[str, str]:
-        where = "synthetic" if type(self) is CodecTask else "given"
-        return {"codes": f"{where}: {self.examples} examples to train on, {VALIDATION} to validate on; "
-                         f"{self.model.channels} channels of {self.model.frames} frames, {self.batch_size} per step"}
+        source = "synthetic" if type(self) is CodecTask else "given"
+        return {"codes": f"{source}: {self.examples} examples to train on, {VALIDATION} to validate on; "
+                f"{self.model.channels} channels of {self.model.frames} frames, {self.batch_size} per step"}
 
     def build_model(self) -> CodecModel:
         return CodecModel(self.model)
@@ -299,23 +299,23 @@ class CodecTask(Task, TaskSettings):
         for step in count(position):
             epoch, number = divmod(step, self.examples // self.batch_size)
             order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(self.examples)
-            chosen = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
-            dealt = [chosen[part::parts] for part in range(first, first + config.accumulation)]
-            bare = {row for row in chosen
-                    if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
-            yield [codec_batch(rows, self.model, self.batch_size, size, [row in bare for row in rows],
-                               example=self.example) for rows in dealt]
+            examples = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
+            micro_batches = [examples[part::parts] for part in range(first, first + config.accumulation)]
+            textless = {row for row in examples
+                        if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
+            yield [codec_batch(rows, self.model, self.batch_size, size, [row in textless for row in rows],
+                               example=self.example) for rows in micro_batches]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:
         logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
-        wanted = batch.codes[:, 1:]
-        losses = functional.cross_entropy(logits.movedim(-1, 1), wanted, reduction="none")  # (B, N, channels)
-        counted = (wanted <= self.model.end).float()
-        counted[..., 0] *= self.first_channel
-        by_row = (losses * counted).sum((1, 2)) / counted.sum((1, 2))
-        audio = wanted < self.model.audio
-        right = ((logits.argmax(-1) == wanted) & audio).sum((1, 2)) / audio.sum((1, 2))
-        return LossSum((batch.weight * by_row).sum(), (batch.weight > 0).sum(), {"right": (batch.weight * right).sum()})
+        targets = batch.codes[:, 1:]
+        losses = functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")  # (B, N, channels)
+        weights = (targets <= self.model.end).float()
+        weights[..., 0] *= self.first_channel
+        by_row = (losses * weights).sum((1, 2)) / weights.sum((1, 2))
+        audio = targets < self.model.audio
+        hits = ((logits.argmax(-1) == targets) & audio).sum((1, 2)) / audio.sum((1, 2))
+        return LossSum((batch.weight * by_row).sum(), (batch.weight > 0).sum(), {"right": (batch.weight * hits).sum()})
 
     def validation(self, device: Device) -> CodecBatch:
         "This process's share of the examples for validation."
@@ -345,10 +345,10 @@ class CodecTask(Task, TaskSettings):
             copy.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()}, assign=True)
             model = copy
         batch = codec_batch([self.examples, self.examples + 1], self.model, 2, example=self.example)
-        found = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
+        codes = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
         true = torch.stack([undelayed(row, self.model) for row in batch.codes])
         content = BytesIO()
-        np.savez(content, text=batch.text, codes=found, right=(found == true).float().mean())
+        np.savez(content, text=batch.text, codes=codes, right=(codes == true).float().mean())
         write_atomically(folder / f"demo_{step}.npz", content.getvalue())
 
 # %% ../../nbs/tasks/codec.ipynb #8725aa98

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'LIMIT', 'SHIPPED_SCALE', 'Units', 'find_measurements', 'Measurements', 'Statistics',
-           'statistics_in', 'read_statistics', 'statistics_of', 'turned', 'EITConfig', 'EITBatch', 'ImageRow',
+           'statistics_in', 'read_statistics', 'statistics_of', 'turn_tank', 'EITConfig', 'EITBatch', 'ImageRow',
            'make_batch', 'training_rows', 'validation_rows', 'EITTask', 'EITRun', 'original_training', 'small_training',
            'EITShapes', 'eit_cdeit', 'eit_small', 'eit_tiny', 'Scores', 'score_images', 'plot_images', 'Reconstructor',
-           'load_reconstructor', 'reconstruct', 'Tested', 'assess']
+           'load_reconstructor', 'reconstruct', 'Assessment', 'assess']
 
 # %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
@@ -74,13 +74,13 @@ def find_measurements(
     if data != "simulated" and any(path.glob("*.npz")):
         return path
     names = (part,) if data == "simulated" else NAMES[data]
-    found = [path / name for name in names if any((path / name).glob("*.npz"))]
-    if not found and any(path.glob("*.npz")) and part == "test":
+    folders = [path / name for name in names if any((path / name).glob("*.npz"))]
+    if not folders and any(path.glob("*.npz")) and part == "test":
         return path
-    if len(found) != 1:
-        what = "several" if found else "no npz files itself, and none"
-        raise KitError(f"{path}: has {what} of the folders {', '.join(names)} with npz files; give one of them")
-    return found[0]
+    if len(folders) != 1:
+        number = "several" if folders else "no npz files itself, and none"
+        raise KitError(f"{path}: has {number} of the folders {', '.join(names)} with npz files; give one of them")
+    return folders[0]
 
 # %% ../../nbs/tasks/eit.ipynb #171571c6
 class Measurements:
@@ -120,19 +120,19 @@ def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
         with np.load(regular_file(path), allow_pickle=False) as file:
             if file.zip.getinfo(f"{key}.npy").file_size > 16 * math.prod(shape) + 2**16:  # before it is unpacked
                 raise KitError(f"{path}: '{key}' is too large; expected numbers of shape {shape}")
-            found = np.asarray(file[key])
+            array = np.asarray(file[key])
     except KeyError as error:
         raise KitError(f"{path}: has no array '{key}'") from error
     except KitError:
         raise
     except Exception as error:  # whatever NumPy and zipfile raise for a damaged file
         raise KitError(f"{path}: is not an npz file of numbers, or is damaged") from error
-    if found.shape != shape or found.dtype.kind not in "fiu":
-        raise KitError(f"{path}: '{key}' is {found.dtype} {found.shape}; expected numbers of shape {shape}")
-    found = found.astype(np.float32)
-    if not np.isfinite(found).all():
+    if array.shape != shape or array.dtype.kind not in "fiu":
+        raise KitError(f"{path}: '{key}' is {array.dtype} {array.shape}; expected numbers of shape {shape}")
+    array = array.astype(np.float32)
+    if not np.isfinite(array).all():
         raise KitError(f"{path}: '{key}' holds numbers that are not finite")
-    return found
+    return array
 
 # %% ../../nbs/tasks/eit.ipynb #03c43bcc
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def read_statistics(
     folder: str | Path,  # holds mean.pth and std.pth
 ) -> tuple[np.ndarray, np.ndarray]:  # mean and standard deviation, each (1, 16, 13) float32, volts
     "Return the original's statistics; `KitError` for a file that is missing, not safe to read, or of another shape."
-    found = []
+    arrays = []
     for name in ("mean", "std"):
         path = Path(folder, f"{name}.pth")
         values = read_tensors(path)
@@ -170,8 +170,8 @@ def read_statistics(
         if not fits or not torch.isfinite(values).all() or name == "std" and not (values > 0).all():
             kind = "positive" if name == "std" else "finite"
             raise KitError(f"{path}: should hold one tensor of {kind} numbers, of shape (1, {ELECTRODES}, {READ})")
-        found.append(values.to(torch.float32, copy=True).numpy())  # what was read is a view of the file
-    return found[0], found[1]
+        arrays.append(values.to(torch.float32, copy=True).numpy())  # what was read is a view of the file
+    return arrays[0], arrays[1]
 
 # %% ../../nbs/tasks/eit.ipynb #38dd0ca7
 SMOOTHING = (0.03, 0.001)  # smoothing of the first and of the second hint
@@ -194,19 +194,19 @@ def statistics_of(
     return Statistics(mean, std, stacked.astype(np.float32))
 
 # %% ../../nbs/tasks/eit.ipynb #a660c38f
-def turned(
+def turn_tank(
     image: np.ndarray,  # (128, 128)
     volts: np.ndarray,  # (16, 13)
     which: int,  # 0 to 7: quarter turns counter-clockwise; 4 to 7 mirror first
 ) -> tuple[np.ndarray, np.ndarray]:
     "Image and voltages of the turned or mirrored tank."
-    whole = np.zeros((ELECTRODES, ELECTRODES), volts.dtype)
-    np.put_along_axis(whole, read_pairs(), volts, axis=1)
+    matrix = np.zeros((ELECTRODES, ELECTRODES), volts.dtype)
+    np.put_along_axis(matrix, read_pairs(), volts, axis=1)
     if which >= 4:
-        image, whole = image[:, ::-1], whole[::-1, ::-1]
+        image, matrix = image[:, ::-1], matrix[::-1, ::-1]
     quarter = which % 4
-    whole = np.roll(whole, (4 * quarter, 4 * quarter), axis=(0, 1))
-    return np.rot90(image, quarter).copy(), np.take_along_axis(whole, read_pairs(), axis=1)
+    matrix = np.roll(matrix, (4 * quarter, 4 * quarter), axis=(0, 1))
+    return np.rot90(image, quarter).copy(), np.take_along_axis(matrix, read_pairs(), axis=1)
 
 # %% ../../nbs/tasks/eit.ipynb #b052f6ae
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class ImageRow:
     number: int  # of the measurement
     key: int  # seed of the noise
     time: int  # 0 to 999
-    turn: int = 0  # 0 to 7, see `turned`
+    turn: int = 0  # 0 to 7, see `turn_tank`
 
 # %% ../../nbs/tasks/eit.ipynb #98251300
 def make_batch(
@@ -264,7 +264,7 @@ def make_batch(
     "Read the images of a batch."
     filled = rows + [ImageRow(-1, 0, 0)] * (size - len(rows))
     blank = np.zeros((128, 128), np.float32), np.zeros((16, 13), np.float32)
-    pairs = [turned(*measurements[row.number], row.turn) if measurements is not None and row.number >= 0 else blank
+    pairs = [turn_tank(*measurements[row.number], row.turn) if measurements is not None and row.number >= 0 else blank
              for row in filled]
     images, volts = (torch.from_numpy(np.stack(part)) for part in zip(*pairs))
     signal, spread = map(torch.from_numpy, mixture(np.array([row.time for row in filled])))
@@ -284,11 +284,11 @@ def training_rows(
     "Return the rows of an optimizer step."
     epoch, number = divmod(position, images // batch_size)
     order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(images)
-    chosen = order[number * batch_size:(number + 1) * batch_size].tolist()
+    indices = order[number * batch_size:(number + 1) * batch_size].tolist()
     draw = np.random.default_rng(fold_seed(seed, "times", position))
-    times, which = draw.integers(0, TIMES, batch_size), draw.integers(0, 8, batch_size)
+    times, symmetries = draw.integers(0, TIMES, batch_size), draw.integers(0, 8, batch_size)
     return [ImageRow(image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0)
-            for image, time, turn in zip(chosen, times, which)]
+            for image, time, turn in zip(indices, times, symmetries)]
 
 
 def validation_rows(images: int) -> list[ImageRow]:
@@ -314,8 +314,8 @@ class EITTask(Task):
         if len(self.train) < config.batch_size:
             raise KitError(f"{self.train.folder}: {len(self.train)} files are fewer than one batch "
                            f"of {config.batch_size}; simulate more, or choose a smaller batch")
-        given = None if statistics is None else read_statistics(statistics)
-        self.statistics = statistics_of(self.train, config.model.hints, given=given)
+        moments = None if statistics is None else read_statistics(statistics)
+        self.statistics = statistics_of(self.train, config.model.hints, given=moments)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -352,9 +352,9 @@ class EITTask(Task):
         "This process's micro-batches of one optimizer step."
         size, parts = self.config.batch_size, config.accumulation * device.world
         rows = training_rows(len(self.train), size, config.seed, position, self.config.turns)
-        share = rows_per_batch(size, parts, device.chips)
+        batch_rows = rows_per_batch(size, parts, device.chips)
         first = device.rank * config.accumulation
-        return [make_batch(self.train, rows[part::parts], share, size)
+        return [make_batch(self.train, rows[part::parts], batch_rows, size)
                 for part in range(first, first + config.accumulation)]
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[EITBatch], None, None]:
@@ -370,8 +370,8 @@ class EITTask(Task):
         total = (batch.weight * errors.abs().mean((1, 2, 3))).sum()
         if model.training:
             return LossSum(total, (batch.weight > 0).sum())
-        drawn = sample(model, batch.volts, batch.key, self.config.sampling_steps, self.config.model.size)
-        squares = (drawn - batch.image).square().mean((1, 2, 3))
+        samples = sample(model, batch.volts, batch.key, self.config.sampling_steps, self.config.model.size)
+        squares = (samples - batch.image).square().mean((1, 2, 3))
         return LossSum(total, (batch.weight > 0).sum(), {"square": (batch.weight * squares).sum()})
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
@@ -381,10 +381,10 @@ class EITTask(Task):
 
     def validation(self, device: Device) -> Iterator[EITBatch]:
         "This process's share of the validation set, in batches of one shape."
-        share = rows_per_batch(self.config.eval_batch, device.world, device.chips)
-        mine = validation_rows(len(self.valid))[device.rank::device.world]
-        for first in range(0, len(mine), share):
-            yield make_batch(self.valid, mine[first:first + share], share, len(self.valid))
+        batch_rows = rows_per_batch(self.config.eval_batch, device.world, device.chips)
+        rows = validation_rows(len(self.valid))[device.rank::device.world]
+        for first in range(0, len(rows), batch_rows):
+            yield make_batch(self.valid, rows[first:first + batch_rows], batch_rows, len(self.valid))
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "Return one training step and one validation batch; each has a single shape."
@@ -413,7 +413,7 @@ class EITRun(RunSettings):
     @classmethod
     def recipes(cls) -> dict[str, Callable[[], RunSettings]]:
         "Return the shipped networks by name."
-        return {made.__name__: made for made in (eit_cdeit, eit_small, eit_tiny)}
+        return {recipe.__name__: recipe for recipe in (eit_cdeit, eit_small, eit_tiny)}
 
 # %% ../../nbs/tasks/eit.ipynb #efce4262
 def original_training(steps: int = 200_000) -> TrainConfig:
@@ -444,9 +444,9 @@ class EITShapes(EITTask):
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "Return the batches of a training step, and one validation batch."
         size = self.config.batch_size
-        part = make_batch(None, [], rows_per_batch(size, config.accumulation), size)
-        whole = make_batch(None, [], self.config.eval_batch, self.config.eval_batch)
-        return [[part] * config.accumulation], [whole]
+        train_batch = make_batch(None, [], rows_per_batch(size, config.accumulation), size)
+        eval_batch = make_batch(None, [], self.config.eval_batch, self.config.eval_batch)
+        return [[train_batch] * config.accumulation], [eval_batch]
 
 # %% ../../nbs/tasks/eit.ipynb #8f436f51
 def eit_cdeit() -> EITRun:
@@ -490,11 +490,11 @@ def score_images(
     peaks = (true / 2 + 0.5).max((1, 2))
     decibels = 10 * np.log10(peaks**2 / (squares / 4 + 1e-12))
     correlations, overlaps = [], []
-    for one, other in zip(found, true):
-        flat = one.std() == 0 or other.std() == 0  # the same everywhere
-        correlations.append(0.0 if flat else float(np.corrcoef(one.ravel(), other.ravel())[0, 1]))
-        kinds = [(sign * one > LIMIT, sign * other > LIMIT) for sign in (-1, 1)]
-        ratios = [(inside & truly).sum() / (inside | truly).sum() for inside, truly in kinds if (inside | truly).any()]
+    for image, target in zip(found, true):
+        flat = image.std() == 0 or target.std() == 0  # the same everywhere
+        correlations.append(0.0 if flat else float(np.corrcoef(image.ravel(), target.ravel())[0, 1]))
+        masks = [(sign * image > LIMIT, sign * target > LIMIT) for sign in (-1, 1)]
+        ratios = [(inside & truth).sum() / (inside | truth).sum() for inside, truth in masks if (inside | truth).any()]
         overlaps.append(float(np.mean(ratios)) if ratios else 1.0)
     return Scores(len(found), float(np.sqrt(squares.mean())), float(decibels.mean()), float(np.mean(correlations)),
                   float(np.mean(overlaps)))
@@ -508,9 +508,9 @@ def plot_images(
     "Draw rows of images below each other."
     import matplotlib.pyplot as plt
 
-    shown = min(len(names), 25)  # more would be too small to see
-    figure, axes = plt.subplots(len(rows), shown, squeeze=False, layout="constrained",
-                                figsize=(0.7 * shown + 0.6, 0.75 * len(rows) + 0.3))
+    columns = min(len(names), 25)  # more would be too small to see
+    figure, axes = plt.subplots(len(rows), columns, squeeze=False, layout="constrained",
+                                figsize=(0.7 * columns + 0.6, 0.75 * len(rows) + 0.3))
     for number, (line, (title, images)) in enumerate(zip(axes, rows.items())):
         for axis, image, name in zip(line, images, names):
             axis.imshow(image, vmin=-1, vmax=1, cmap="RdBu", interpolation="nearest")
@@ -572,28 +572,28 @@ def reconstruct(
     seed: int = 0,  # of the noise
 ) -> np.ndarray:  # (n, 128, 128) float32, about -1 to 1; on every process
     "Return the reconstructed images of all measurements."
-    share = rows_per_batch(batch_size, device.world, device.chips)
+    batch_rows = rows_per_batch(batch_size, device.world, device.chips)
     model = reconstructor.model.to(device.torch_device)
-    mine = list(range(len(measurements)))[device.rank::device.world]
-    found: dict[int, np.ndarray] = {}
-    for first in range(0, len(mine), share):
-        numbers = mine[first:first + share]
-        padded = numbers + numbers[:1] * (share - len(numbers))
+    indices = list(range(len(measurements)))[device.rank::device.world]
+    own_images: dict[int, np.ndarray] = {}
+    for first in range(0, len(indices), batch_rows):
+        numbers = indices[first:first + batch_rows]
+        padded = numbers + numbers[:1] * (batch_rows - len(numbers))
         volts = torch.from_numpy(np.stack([measurements.volts(number) for number in padded]))
         key = torch.tensor([fold_seed(seed, "reconstruction", number) for number in padded])
-        placed = device.place({"volts": volts, "key": key})
+        inputs = device.place({"volts": volts, "key": key})
         with device.autocast():
-            images = sample(model, placed["volts"], placed["key"], steps, model.config.size)
-        kept = device.keep({"images": images})
+            images = sample(model, inputs["volts"], inputs["key"], steps, model.config.size)
+        outputs = device.keep({"images": images})
         device.submit("reconstruction")
-        (fetched,) = device.fetch(list(kept.values()))
-        found |= dict(zip(numbers, fetched[:len(numbers), 0].float().numpy()))
-    everyone = {number: image for part in device.gather_objects(found) for number, image in part.items()}
-    return np.stack([everyone[number] for number in range(len(measurements))])
+        (fetched,) = device.fetch(list(outputs.values()))
+        own_images |= dict(zip(numbers, fetched[:len(numbers), 0].float().numpy()))
+    all_images = {number: image for part in device.gather_objects(own_images) for number, image in part.items()}
+    return np.stack([all_images[number] for number in range(len(measurements))])
 
 # %% ../../nbs/tasks/eit.ipynb #0f2c8757
 @dataclass(frozen=True)
-class Tested:
+class Assessment:
     "The result of a test."
     scores: dict[str, Scores]  # by method; the network's is the last
     images: np.ndarray  # (n, 128, 128) of the network
@@ -616,7 +616,7 @@ def assess(
     device: str = "auto",
     precision: str = "auto",
     draws: int = 8,  # reconstructions averaged per image; the original takes 1
-) -> Tested:
+) -> Assessment:
     "Reconstruct a set of measurements and score it against the truth."
     from scipy.io import savemat
 
@@ -625,24 +625,24 @@ def assess(
     measurements = Measurements(find_measurements(data_path, data), UNITS.get(data, UNITS["simulated"]))
     reconstructor = load_reconstructor(run)
     with open_device(device, precision) as opened:
-        drawn = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed=seed + draw)
-                 for draw in range(draws)]
-        found = reconstructor.scale * np.mean(drawn, axis=0)
+        samples = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed=seed + draw)
+                   for draw in range(draws)]
+        images = reconstructor.scale * np.mean(samples, axis=0)
         pairs = [measurements[number] for number in range(len(measurements))]
         true, volts = (np.stack(part) for part in zip(*pairs))
         classical = classical_images(volts)
         scores = {"nothing": score_images(0 * true, true), "classical": score_images(classical, true),
-                  "network": score_images(found, true)}
-        tested = Tested(scores, found, reconstructor.origin, opened.is_main)
+                  "network": score_images(images, true)}
+        result = Assessment(scores, images, reconstructor.origin, opened.is_main)
         if out is not None and opened.is_main:
             names, units = [path.stem for path in measurements.files], measurements.units.image
-            physical, content, matlab = (found * units).astype(np.float32), BytesIO(), BytesIO()
+            physical, content, matlab = (images * units).astype(np.float32), BytesIO(), BytesIO()
             np.savez_compressed(content, pred=physical, names=np.array(names), units=np.float64(units))
             savemat(matlab, {"pred": physical})
             with new_folders(out) as folder:
                 write_atomically(folder / "predictions.npz", content.getvalue())
                 write_atomically(folder / "DEIT.mat", matlab.getvalue())
-                save_json(folder / "scores.json", {"data": data, "network": tested.origin, "scores": {
+                save_json(folder / "scores.json", {"data": data, "network": result.origin, "scores": {
                     name: vars(score) for name, score in scores.items()}})
-                plot_images({"true": true, "classical": classical, "network": found}, names, folder / "images.png")
-    return tested
+                plot_images({"true": true, "classical": classical, "network": images}, names, folder / "images.png")
+    return result

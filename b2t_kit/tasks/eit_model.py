@@ -43,8 +43,8 @@ def _one_head_back(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, 
     by_weight = (slope.mT @ value).float()
     by_score = weights * (by_weight - (by_weight * weights).sum(-1, keepdim=True))
     scaled = (by_score * query.shape[-2] ** -0.5).to(query.dtype)
-    found = key @ scaled.mT, query @ scaled, slope @ weights.to(value.dtype)
-    return state, found if bias is None else (*found, by_score.sum((0, 1)))
+    gradients = key @ scaled.mT, query @ scaled, slope @ weights.to(value.dtype)
+    return state, gradients if bias is None else (*gradients, by_score.sum((0, 1)))
 
 # %% ../../nbs/tasks/eit_model.ipynb #c5e69e6d
 class HeadByHead(torch.autograd.Function):
@@ -67,8 +67,8 @@ class HeadByHead(torch.autograd.Function):
         query, key, value, bias = ctx.saved_tensors
         series = [query, key, value, slope.to(query.dtype)] + ([] if bias is None else [bias])
         with torch.autocast(query.device.type, enabled=False):
-            found = device_loop(_one_head_back, query.new_zeros(1), series)[1]
-        return (*found, None) if bias is None else tuple(found)
+            gradients = device_loop(_one_head_back, query.new_zeros(1), series)[1]
+        return (*gradients, None) if bias is None else tuple(gradients)
 
 # %% ../../nbs/tasks/eit_model.ipynb #36178bc0
 def fused(
@@ -93,8 +93,8 @@ def attend(
     "Attention within each window, without all scores in memory."
     if query.device.type == "cuda":
         return fused(query, key, value, bias)
-    kind = compute_type(query)
-    by_head = (part.permute(2, 0, 1, 4, 3).to(kind) for part in (query, key, value))
+    dtype = compute_type(query)
+    by_head = (part.permute(2, 0, 1, 4, 3).to(dtype) for part in (query, key, value))
     return HeadByHead.apply(*by_head, bias).permute(1, 2, 0, 4, 3)
 
 # %% ../../nbs/tasks/eit_model.ipynb #d97401da
@@ -109,9 +109,9 @@ class PositionBias(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.empty((2 * side - 1) ** 2, heads))
         nn.init.trunc_normal_(self.table, std=0.02)
-        place = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1)
-        apart = place.reshape(-1, 1, 2) - place.reshape(1, -1, 2) + side - 1  # (N, N, 2)
-        numbers = apart[..., 0] * (2 * side - 1) + apart[..., 1]
+        grid = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1)
+        offsets = grid.reshape(-1, 1, 2) - grid.reshape(1, -1, 2) + side - 1  # (N, N, 2)
+        numbers = offsets[..., 0] * (2 * side - 1) + offsets[..., 1]
         self.register_buffer("numbers", numbers.flatten(), persistent=False)
 
     def forward(self) -> torch.Tensor:  # (H, N, N) float32
@@ -191,14 +191,14 @@ class Attention(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C)
         images, count, width = tokens.shape
         side, window = round(count**0.5), self.window or round(count**0.5)
-        across = side // window
-        parts = self.qkv(tokens).reshape(images, across, window, across, window, 3 * width)
+        per_side = side // window
+        parts = self.qkv(tokens).reshape(images, per_side, window, per_side, window, 3 * width)
         parts = parts.permute(5, 0, 1, 3, 2, 4)  # (3 C, B, i, j, y, x): heads are cut where nothing is padded
-        parts = parts.reshape(3, self.heads, width // self.heads, images, across**2, window**2)
+        parts = parts.reshape(3, self.heads, width // self.heads, images, per_side**2, window**2)
         query, key, value = parts.permute(0, 3, 4, 1, 5, 2)  # (3, B, W, H, N, D)
-        found = attend(query, key, value, None if self.bias is None else self.bias())  # (B, W, H, N, D)
-        found = found.permute(2, 4, 0, 1, 3).reshape(width, images, across, across, window, window)
-        return self.out(found.permute(1, 2, 4, 3, 5, 0).reshape(images, count, width))
+        output = attend(query, key, value, None if self.bias is None else self.bias())  # (B, W, H, N, D)
+        output = output.permute(2, 4, 0, 1, 3).reshape(width, images, per_side, per_side, window, window)
+        return self.out(output.permute(1, 2, 4, 3, 5, 0).reshape(images, count, width))
 
 # %% ../../nbs/tasks/eit_model.ipynb #87769a39
 class Block(nn.Module):
@@ -217,10 +217,10 @@ class Block(nn.Module):
         time: torch.Tensor,  # (B, C)
     ) -> torch.Tensor:  # (B, N, C)
         shift, scale, gate, shift_2, scale_2, gate_2 = self.steer(functional.silu(time)).chunk(6, -1)
-        found = self.attention(modulate(self.before(tokens), shift, scale))
-        tokens = tokens + gate[:, None] * found
-        found = self.mlp(modulate(self.between(tokens), shift_2, scale_2))
-        return tokens + gate_2[:, None] * found
+        output = self.attention(modulate(self.before(tokens), shift, scale))
+        tokens = tokens + gate[:, None] * output
+        output = self.mlp(modulate(self.between(tokens), shift_2, scale_2))
+        return tokens + gate_2[:, None] * output
 
 # %% ../../nbs/tasks/eit_model.ipynb #27c213e9
 def as_image(tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, side, side, C)
@@ -239,8 +239,8 @@ class Merge(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, N / 4, C)
         image = as_image(tokens)
-        four = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)  # B, i, j, x, y, C
-        return self.out(self.norm(four.reshape(len(tokens), tokens.shape[1] // 4, -1)))
+        blocks = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)  # B, i, j, x, y, C
+        return self.out(self.norm(blocks.reshape(len(tokens), tokens.shape[1] // 4, -1)))
 
 # %% ../../nbs/tasks/eit_model.ipynb #f406cb1e
 def doubled(
@@ -261,8 +261,8 @@ class Split(nn.Module):
 
     def forward(self, tokens: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         image = as_image(tokens).permute(0, 3, 1, 2)
-        grown = self.grow(doubled(image))
-        return self.join(torch.cat([grown.flatten(2).mT, kept], dim=-1))
+        features = self.grow(doubled(image))
+        return self.join(torch.cat([features.flatten(2).mT, kept], dim=-1))
 
 # %% ../../nbs/tasks/eit_model.ipynb #58833926
 def waves(
@@ -281,8 +281,8 @@ def position_table(
     width: int,
 ) -> torch.Tensor:  # (1, side * side, width) float32
     "Return a fixed vector for each position."
-    place = torch.arange(side, dtype=torch.float64)
-    row, column = torch.meshgrid(place, place, indexing="ij")
+    position = torch.arange(side, dtype=torch.float64)
+    row, column = torch.meshgrid(position, position, indexing="ij")
     halves = [waves(axis.flatten(), width // 2, sine_first=True) for axis in (column, row)]
     return torch.cat(halves, dim=-1).float()[None]
 
@@ -353,15 +353,15 @@ class UNet(nn.Module):
         time = self.time(waves(time, 256))
         for block in self.head:
             tokens = block(tokens, time)
-        kept = []
+        skips = []
         for merge, blocks in zip(self.merges, self.down):
-            kept.append(tokens)
+            skips.append(tokens)
             tokens = merge(tokens)
             for block in blocks:
                 tokens = block(tokens, time)
         tokens = self.middle(tokens, time)
         for split, blocks in zip(self.splits, self.up):
-            tokens = split(tokens, kept.pop())
+            tokens = split(tokens, skips.pop())
             for block in blocks:
                 tokens = block(tokens, time)
         for block in self.tail:
@@ -407,8 +407,8 @@ def mixture(
     times: np.ndarray,  # (B,) integers from 0 to 999
 ) -> tuple[np.ndarray, np.ndarray]:  # two (B,) float32
     "Return the factors of image and noise."
-    left = signal_left()[times]
-    return np.sqrt(left).astype(np.float32), np.sqrt(1 - left).astype(np.float32)
+    power = signal_left()[times]
+    return np.sqrt(power).astype(np.float32), np.sqrt(1 - power).astype(np.float32)
 
 # %% ../../nbs/tasks/eit_model.ipynb #2ebe253e
 def noise_like(
@@ -434,12 +434,12 @@ def step_factors(
     following: int,  # the next, smaller time, at least 0
 ) -> tuple[float, float, float]:  # of the network's image, of the noisy image, of new noise
     "Return the factors of the three parts of the next mixture."
-    left, later = signal_left()[now], signal_left()[following]
-    drawn = np.sqrt((1 - left / later) * (1 - later) / (1 - left))
-    kept = np.sqrt(1 - later - drawn**2)
-    of_noisy = kept / np.sqrt(left) / np.sqrt(1 / left - 1)
-    of_image = np.sqrt(later) - kept / np.sqrt(1 / left - 1)
-    return float(of_image), float(of_noisy), float(drawn)
+    power, next_power = signal_left()[now], signal_left()[following]
+    of_noise = np.sqrt((1 - power / next_power) * (1 - next_power) / (1 - power))
+    old_noise = np.sqrt(1 - next_power - of_noise**2)
+    of_noisy = old_noise / np.sqrt(power) / np.sqrt(1 / power - 1)
+    of_image = np.sqrt(next_power) - old_noise / np.sqrt(1 / power - 1)
+    return float(of_image), float(of_noisy), float(of_noise)
 
 # %% ../../nbs/tasks/eit_model.ipynb #79e48b6e
 @torch.no_grad()
@@ -453,10 +453,10 @@ def sample(
     "Draw an image for each measurement."
     times = sampling_times(steps)
     noisy = noise_like(volts.new_zeros(len(volts), 1, size, size), key, 1)
-    for number, (now, following) in enumerate(zip(times, times[1:]), start=2):
-        image = model(noisy, torch.full_like(volts[:, 0, 0], now), volts).float()
-        if following < 0:
+    for number, (time, next_time) in enumerate(zip(times, times[1:]), start=2):
+        image = model(noisy, torch.full_like(volts[:, 0, 0], time), volts).float()
+        if next_time < 0:
             return image
-        of_image, of_noisy, drawn = step_factors(now, following)
-        noisy = of_image * image + of_noisy * noisy + drawn * noise_like(image, key, number)
+        of_image, of_noisy, of_noise = step_factors(time, next_time)
+        noisy = of_image * image + of_noisy * noisy + of_noise * noise_like(image, key, number)
     return image

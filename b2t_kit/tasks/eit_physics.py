@@ -31,8 +31,8 @@ AMPERES = 1e-3  # driving current
 
 def read_pairs() -> np.ndarray:  # (16, 13) int64, numbers of pairs
     "Return the pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
-    away = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
-    return np.stack([np.flatnonzero((row > 1) & (row < ELECTRODES - 1)) for row in away])
+    offsets = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
+    return np.stack([np.flatnonzero((row > 1) & (row < ELECTRODES - 1)) for row in offsets])
 
 # %% ../../nbs/tasks/eit_physics.ipynb #3c7907e0
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ def disc_mesh(
     for _ in range(refinements):
         points, triangles = _refined(points, triangles)
     angles = 2 * np.pi * np.arange(ELECTRODES) / ELECTRODES - np.pi / 2  # the first is at the bottom
-    wanted = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (16, 2)
-    distance = np.hypot(*(points - wanted[:, None]).transpose(2, 0, 1))  # (16, N)
+    positions = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (16, 2)
+    distance = np.hypot(*(points - positions[:, None]).transpose(2, 0, 1))  # (16, N)
     corners = points[triangles]  # (M, 3, 2)
     middle = corners.mean(1, keepdims=True)  # seven points, each standing for about a seventh of a triangle's area
-    spread = [middle, 0.7 * corners + 0.3 * middle, 0.5 * middle + 0.25 * (corners + np.roll(corners, 1, 1))]
-    return Mesh(points, triangles, _stiffness(corners), distance.argmin(1), np.concatenate(spread, axis=1))
+    samples = [middle, 0.7 * corners + 0.3 * middle, 0.5 * middle + 0.25 * (corners + np.roll(corners, 1, 1))]
+    return Mesh(points, triangles, _stiffness(corners), distance.argmin(1), np.concatenate(samples, axis=1))
 
 # %% ../../nbs/tasks/eit_physics.ipynb #86a9e021
 def drive_currents(mesh: Mesh) -> np.ndarray:  # (N, 16) float64
@@ -73,10 +73,10 @@ def drive_currents(mesh: Mesh) -> np.ndarray:  # (N, 16) float64
 def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:  # (N, 2); (M, 3), rising
     "Cut each triangle into four, and move the nodes of the boundary onto the circle."
     sides = triangles[:, [[0, 1], [1, 2], [0, 2]]].reshape(-1, 2)
-    sides, where, shared = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
-    (a, b, c), (ab, bc, ac) = triangles.T, len(points) + where.reshape(-1, 3).T
+    sides, indices, counts = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
+    (a, b, c), (ab, bc, ac) = triangles.T, len(points) + indices.reshape(-1, 3).T
     parts = (a, ab, ac), (b, ab, bc), (c, ac, bc), (ab, bc, ac)
-    outer = np.flatnonzero(shared == 1)
+    outer = np.flatnonzero(counts == 1)
     rim = np.union1d(sides[outer], len(points) + outer)
     points = np.concatenate([points, points[sides].mean(1)])
     points[rim] /= np.linalg.norm(points[rim], axis=1, keepdims=True)
@@ -108,8 +108,8 @@ def transfer(
     ground, currents = len(mesh.points) - 1, drive_currents(mesh)
     factors = splu(matrix[:ground, :ground], permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
     potential = np.vstack([factors.solve(currents[:ground]), np.zeros((1, ELECTRODES))])
-    at = potential[mesh.electrodes]  # (16 electrodes, 16 drives)
-    return (np.roll(at, -1, axis=0) - at).T
+    volts = potential[mesh.electrodes]  # (16 electrodes, 16 drives)
+    return (np.roll(volts, -1, axis=0) - volts).T
 
 # %% ../../nbs/tasks/eit_physics.ipynb #ef7cd94a
 def read(
@@ -137,28 +137,28 @@ class Thing:
         points: np.ndarray,  # (..., 2) float64
     ) -> np.ndarray:  # (...) bool
         "Return whether each point lies in the object."
-        away = points - np.array(self.centre)
-        distance = np.hypot(away[..., 0], away[..., 1])
-        within = distance < self.radius
-        direction = np.arctan2(away[..., 1], away[..., 0]) - self.angle
+        offset = points - np.array(self.centre)
+        distance = np.hypot(offset[..., 0], offset[..., 1])
+        inside = distance < self.radius
+        direction = np.arctan2(offset[..., 1], offset[..., 0]) - self.angle
         if self.kind == "half":
-            return within & (np.cos(direction) > 0)
+            return inside & (np.cos(direction) > 0)
         if self.kind == "ring":
-            return within & (distance > 0.6 * self.radius)
+            return inside & (distance > 0.6 * self.radius)
         if self.kind in ("triangle", "square"):
             sector = 2 * np.pi / (3 if self.kind == "triangle" else 4)
-            off = (direction % sector) - sector / 2
-            return distance * np.cos(off) < self.radius * np.cos(sector / 2)
-        return within
+            angle = (direction % sector) - sector / 2
+            return distance * np.cos(angle) < self.radius * np.cos(sector / 2)
+        return inside
 
 # %% ../../nbs/tasks/eit_physics.ipynb #62443d1b
 def pixel_centres(
     size: int = SIZE,  # pixels along a side
 ) -> np.ndarray:  # (size, size, 2) float64
     "Coordinates of the centre of every pixel."
-    places = (np.arange(size) + 0.5) / size * 2 - 1
-    across, up = np.meshgrid(places, -places)
-    return np.stack([across, up], axis=-1)
+    positions = (np.arange(size) + 0.5) / size * 2 - 1
+    x, y = np.meshgrid(positions, -positions)
+    return np.stack([x, y], axis=-1)
 
 
 def draw_image(
@@ -209,19 +209,19 @@ class PhantomConfig:
 def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[Thing]:
     "Return the objects of one tank."
     things: list[Thing] = []
-    wanted = generator.integers(1, config.most + 1)
+    count = generator.integers(1, config.most + 1)
     mixed, kind_of_tank = generator.random() < config.mixed, generator.random()
     for _ in range(100):
         resistive = (generator.random() if mixed else kind_of_tank) < config.share_resistive
         low, high = np.log(config.resistive if resistive else config.conductive)
         radius = generator.uniform(*config.radius)
-        far = (config.reach - radius) * np.sqrt(generator.random())
-        angle, turned = generator.uniform(0, 2 * np.pi, 2)
-        thing = Thing(str(generator.choice(config.kinds)), (far * np.cos(angle), far * np.sin(angle)),
-                      radius, turned, float(np.exp(generator.uniform(low, high))))
+        distance = (config.reach - radius) * np.sqrt(generator.random())
+        angle, rotation = generator.uniform(0, 2 * np.pi, 2)
+        thing = Thing(str(generator.choice(config.kinds)), (distance * np.cos(angle), distance * np.sin(angle)),
+                      radius, rotation, float(np.exp(generator.uniform(low, high))))
         if all(np.hypot(*np.subtract(other.centre, thing.centre)) > other.radius + radius for other in things):
             things.append(thing)
-        if len(things) == wanted:
+        if len(things) == count:
             break
     return things
 
@@ -301,8 +301,8 @@ def simulate_folder(
     write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
     spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
     with ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext() as pool:
-        written = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
-        for _ in tqdm(written, total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank"):
+        results = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
+        for _ in tqdm(results, total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank"):
             pass
     return out
 
@@ -313,15 +313,15 @@ def sensitivity(mesh: Mesh) -> np.ndarray:  # (208, M) float64: volts per change
     matrix = np.zeros((count, count))
     for row in range(3):
         for column in range(3):
-            places = mesh.triangles[:, row], mesh.triangles[:, column]
-            np.add.at(matrix, places, mesh.stiffness[:, row, column])
+            indices = mesh.triangles[:, row], mesh.triangles[:, column]
+            np.add.at(matrix, indices, mesh.stiffness[:, row, column])
     currents = drive_currents(mesh)
     potential = np.zeros_like(currents)
     potential[:-1] = np.linalg.solve(matrix[:-1, :-1], currents[:-1])
     fields = potential[mesh.triangles]  # (M, 3, 16)
     products = np.einsum("mar,mab,mbj->rjm", fields, mesh.stiffness, fields, optimize=True)
-    chosen = np.take_along_axis(products, read_pairs()[:, :, None], axis=1)  # (16, 13, M)
-    return AMPERES * chosen.reshape(-1, len(mesh.triangles))
+    readings = np.take_along_axis(products, read_pairs()[:, :, None], axis=1)  # (16, 13, M)
+    return AMPERES * readings.reshape(-1, len(mesh.triangles))
 
 # %% ../../nbs/tasks/eit_physics.ipynb #68e3969a
 COARSE = 32  # pixels along a side of a classical reconstruction
@@ -339,9 +339,9 @@ def classical_matrix(
     # each pixel shows the triangle with the nearest centre; none outside the disc
     points, middles = pixel_centres(COARSE).reshape(-1, 2), mesh.corners[:, 0]
     nearest = ((points[:, None] - middles[None]) ** 2).sum(-1).argmin(1)
-    shown, inside = np.zeros((len(points), len(middles))), np.hypot(*points.T) < 1
-    shown[np.flatnonzero(inside), nearest[inside]] = 1
-    return shown @ (slopes.T @ inverse)
+    mapping, inside = np.zeros((len(points), len(middles))), np.hypot(*points.T) < 1
+    mapping[np.flatnonzero(inside), nearest[inside]] = 1
+    return mapping @ (slopes.T @ inverse)
 
 
 def classical_images(

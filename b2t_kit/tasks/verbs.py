@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder, exactly_one
-from ..cli import UNSET, option_value, resumed
+from ..cli import UNSET, option_value, fill_from_resume
 from ..core import SEED, SUCCESS, KitError, check_bounds, from_dict, load_json
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
@@ -96,20 +96,20 @@ class TrainTomography(_Original):
         from b2t_kit.memory import check_memory
         from b2t_kit.train import train, uninterrupted
 
-        place = exactly_one(self, "out", "run")
-        folder = getattr(self, place)
-        asked = replace(self, out=folder, run=None, resume=self.resume or place == "run")
-        asked = resumed(asked) if asked.resume else asked
-        if not asked.data_path:
+        option = exactly_one(self, "out", "run")
+        folder = getattr(self, option)
+        options = replace(self, out=folder, run=None, resume=self.resume or option == "run")
+        options = fill_from_resume(options) if options.resume else options
+        if not options.data_path:
             raise KitError("data_path: give --data-path, the folder that holds train and valid")
-        task, config = training_of(asked)
-        given = {item.name: getattr(asked, item.name) for item in fields(asked)
-                 if item.name not in ("out", "resume") and getattr(asked, item.name) != item.default}
+        task, config = training_of(options)
+        given = {item.name: getattr(options, item.name) for item in fields(options)
+                 if item.name not in ("out", "resume") and getattr(options, item.name) != item.default}
         for name in given.keys() & {"data_path", "statistics"}:
             given[name] = str(Path(given[name]).resolve())
         task.given = given
         # more epochs are asked for by --epochs, so the new rate is only said
-        uninterrupted(train(task, replace(config, new_schedule=asked.resume), folder, asked.resume,
+        uninterrupted(train(task, replace(config, new_schedule=options.resume), folder, options.resume,
                             check_memory=check_memory))
         return SUCCESS
 
@@ -128,12 +128,12 @@ def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the 
     task = EITTask(asked.data_path, config, asked.num_workers, asked.statistics)
     epochs = asked.epochs if asked.epochs is not None else (1400 if original else 3)
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
-    given: dict[str, Any] = {
+    overrides: dict[str, Any] = {
         "log_every": asked.log_every, "eval_every": asked.ckpt_every, "checkpoint_every": asked.ckpt_every}
     return task, replace(
         settings, seed=asked.global_seed, device=asked.device, precision=asked.precision,
         accumulation=asked.accumulation, hours=asked.hours, shard=asked.shard, memory_guard=asked.memory_guard,
-        **{name: value for name, value in given.items() if value is not None})
+        **{name: value for name, value in overrides.items() if value is not None})
 
 # %% ../../nbs/tasks/verbs.ipynb #27accb5b
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +152,11 @@ class AssessTomography(_Original):
     def act(self) -> int:
         from b2t_kit.tasks.eit import assess
 
-        tested = assess(self.data_path, self.data, self.run, self.out, steps=self.samplingsteps or 5,
+        result = assess(self.data_path, self.data, self.run, self.out, steps=self.samplingsteps or 5,
                         batch_size=self.global_batch_size, seed=self.global_seed, device=self.device,
                         precision=self.precision, draws=self.draws)
-        if tested.is_main:
-            print(tested)
+        if result.is_main:
+            print(result)
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #aed39ce5
@@ -187,7 +187,7 @@ class TrainCodec(HasSettings):
         from b2t_kit.tasks.codec import with_codes
         from b2t_kit.train import train, uninterrupted
 
-        codes = (resumed(self) if self.resume else self).codes
+        codes = (fill_from_resume(self) if self.resume else self).codes
         task = self.settings.task if codes is None else with_codes(self.settings.task, codes)
         uninterrupted(train(task, self.settings.train, self.out, self.resume, check_memory=check_memory))
         return SUCCESS

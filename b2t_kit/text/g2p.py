@@ -58,9 +58,9 @@ def read_pronunciations(
                 check_word(word)
         except KitError as error:
             raise KitError(f"{source}, line {number}, word {word!r}: {error}") from None
-        known = words.setdefault(word, [])
-        if pronunciation not in known:
-            known.append(pronunciation)
+        forms = words.setdefault(word, [])
+        if pronunciation not in forms:
+            forms.append(pronunciation)
     return words
 
 # %% ../../nbs/text/g2p.ipynb #cf8e93b8
@@ -128,17 +128,17 @@ class LetterModel:
         hypotheses: dict[int, tuple[float, Pronunciation]] = {self.model.start: (0.0, ())}  # state -> ln P, phonemes
         for options in filter(None, map(self.options.get, word)):
             chunks, tokens = zip(*options)
-            ln_p, after = self.model.score_all(list(hypotheses), tokens)
-            before = list(hypotheses.values())
-            ln_p += np.array([[score] for score, _ in before])
+            ln_p, states = self.model.score_all(list(hypotheses), tokens)
+            previous = list(hypotheses.values())
+            ln_p += np.array([[score] for score, _ in previous])
             hypotheses = {}
-            for place in np.argsort(-ln_p, axis=None, kind="stable")[:2 * KEPT]:
-                row, column = divmod(int(place), len(tokens))
-                spoken = before[row][1] + chunks[column]
-                hypotheses.setdefault(int(after[row, column]), (float(ln_p[row, column]), spoken))
+            for index in np.argsort(-ln_p, axis=None, kind="stable")[:2 * KEPT]:
+                row, column = divmod(int(index), len(tokens))
+                phonemes = previous[row][1] + chunks[column]
+                hypotheses.setdefault(int(states[row, column]), (float(ln_p[row, column]), phonemes))
             hypotheses = dict(itertools.islice(hypotheses.items(), KEPT))
         ends = self.model.score_all(list(hypotheses), [self.model.end])[0][:, 0]
-        return max((score + end, spoken) for end, (score, spoken) in zip(ends.tolist(), hypotheses.values()))[1]
+        return max((score + end, phonemes) for end, (score, phonemes) in zip(ends.tolist(), hypotheses.values()))[1]
 
 # %% ../../nbs/text/g2p.ipynb #53bb2f26
 @functools.cache
@@ -182,10 +182,10 @@ class Pronouncer(Mapping):
     def __init__(self, words: Mapping[str, str | list[str]] | None = None):  # your own, as {"word": "PH PH"}
         "Raise `KitError` for a word that cannot occur in scored text, or an unknown phoneme."
         self._own: dict[str, list[Pronunciation]] = {}
-        for word, given in (words or {}).items():
+        for word, forms in (words or {}).items():
             check_word(word)
             try:
-                self._own[word] = [parse_pronunciation(form) for form in ([given] if isinstance(given, str) else given)]
+                self._own[word] = [parse_pronunciation(form) for form in ([forms] if isinstance(forms, str) else forms)]
             except KitError as error:
                 raise KitError(f"word {word!r}: {error}") from None
 
@@ -213,10 +213,10 @@ class Pronouncer(Mapping):
 
     def guess(self, word: str) -> Pronunciation:
         "Return the likely pronunciation of a word in no list; raise `KitError` if it has no letters."
-        found = self._from_parts(word) or letter_model().guess(word)
-        if not found:
+        phonemes = self._from_parts(word) or letter_model().guess(word)
+        if not phonemes:
             raise KitError(f"{word!r} has no letters to pronounce")
-        return found
+        return phonemes
 
     def _from_parts(self, word: str) -> Pronunciation | None:
         if "-" in word.strip("-"):
@@ -224,10 +224,10 @@ class Pronouncer(Mapping):
             return tuple(phoneme for part in parts for phoneme in self.pronounce(part)[0])
         base, apostrophe, ending = word.rpartition("'")
         if base and apostrophe:
-            spoken = self.pronounce(base)[0]
-            if f"'{ending}" in self and contracted_form(spoken, ending) is None:
-                return spoken + self[f"'{ending}"][0]  # such as get'em
-            return contracted_form(spoken, ending)
+            phonemes = self.pronounce(base)[0]
+            if f"'{ending}" in self and contracted_form(phonemes, ending) is None:
+                return phonemes + self[f"'{ending}"][0]  # such as get'em
+            return contracted_form(phonemes, ending)
         if word.endswith("s") and word[:-1] in self and word[-2:] != "ss":
             return with_s(self[word[:-1]][0])
         if _ACRONYM.fullmatch(word):
@@ -238,9 +238,9 @@ class Pronouncer(Mapping):
 def read_lexicon(path: str | Path) -> Pronouncer:
     "Return a lexicon with your own words from a file; raise `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
-    theirs = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored
-    words = read_pronunciations(lines, path, scored=not theirs)
-    words = scored_words(words) if theirs else words
+    foreign = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored
+    words = read_pronunciations(lines, path, scored=not foreign)
+    words = scored_words(words) if foreign else words
     if not words:
         raise KitError(f"{path}: has no words")
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
@@ -258,8 +258,8 @@ def sentence_to_phonemes(
     if any(character.isdigit() for character in sentence):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     words = normalise(sentence, map_apostrophes=True).split()
-    chosen = lexicon or _LEXICON
-    return join_words(chosen.pronounce(word)[0] for word in words if _LETTER.search(word))
+    pronouncer = lexicon or _LEXICON
+    return join_words(pronouncer.pronounce(word)[0] for word in words if _LETTER.search(word))
 
 
 def guessed_words(sentence: str) -> list[str]:

@@ -60,10 +60,10 @@ class Lexicon:
     @cached_property
     def spoken(self) -> dict[tuple[int, ...], tuple[int, ...]]:  # classes -> ids of the words
         "Every distinct pronunciation with all words that share it."
-        found = defaultdict(list)
+        homophones = defaultdict(list)
         for word, classes in self.entries:
-            found[classes].append(word)
-        return {classes: tuple(words) for classes, words in found.items()}
+            homophones[classes].append(word)
+        return {classes: tuple(words) for classes, words in homophones.items()}
 
     @cached_property
     def forms(self) -> dict[str, list[tuple[int, ...]]]:  # word -> its pronunciations as classes
@@ -98,13 +98,13 @@ def build_lexicon(
     names: Sequence[str] = PHONEMES,  # of the 41 classes; with those of characters, words are spelled
 ) -> Lexicon:
     "Return the lexicon of a vocabulary; raise `KitError` naming a word that cannot be scored."
-    known = own_words(own)
+    pronouncer = own_words(own)
     forms: dict[str, Sequence[Pronunciation]] = {}
-    for word in known if vocabulary is None else vocabulary:
-        if word not in _SYMBOLS and word not in forms and (guess or word in known):
+    for word in pronouncer if vocabulary is None else vocabulary:
+        if word not in _SYMBOLS and word not in forms and (guess or word in pronouncer):
             check_word(word)
             if names == PHONEMES:
-                forms[word] = known.pronounce(word)
+                forms[word] = pronouncer.pronounce(word)
             elif set(word) <= set(names):  # any other word cannot be written
                 forms[word] = [(*word, *end) for end in ("", *STOPS) if not end or end in names]
     return Lexicon(forms, names)
@@ -130,7 +130,7 @@ class ClassOrder(NamedTuple):
 
     def labels(self, classes: Iterable[int]) -> list[int]:
         "Return the columns of classes."
-        column = {int(place): number for number, place in enumerate(self.place) if place >= 0}
+        column = {int(index): number for number, index in enumerate(self.place) if index >= 0}
         return [column[int(one)] for one in classes]
 
     def spelled(self, sentence: str) -> list[int]:
@@ -161,11 +161,11 @@ def order_of(names: Sequence[str], source: str) -> ClassOrder:
         return ClassOrder(PHONEMES, np.array([plain.index(name) for name in PHONEMES]), len(PHONEMES))
     marks = [name.lower() for name in plain if name not in ("BLANK", "SIL", "")]
     if (plain.count("BLANK") == plain.count("SIL") == 1 and {"a", "e"} <= set(marks) and len(marks) < SILENCE
-            and max(map(len, marks)) == 1 and len(set(marks)) == len(marks)):
+        and max(map(len, marks)) == 1 and len(set(marks)) == len(marks)):
         order = ["BLANK", *marks, *[None] * (SILENCE - 1 - len(marks)), "SIL"]
         lower = [name if name in ("BLANK", "SIL") else name.lower() for name in plain]
-        place = [-1 if name is None else lower.index(name) for name in order]
-        return ClassOrder(tuple(name or "" for name in order), np.array(place), len(plain))
+        positions = [-1 if name is None else lower.index(name) for name in order]
+        return ClassOrder(tuple(name or "" for name in order), np.array(positions), len(plain))
     others = [name for name in plain if name not in PHONEMES]
     wrong = others or [name for name in PHONEMES if plain.count(name) != 1]
     raise KitError(f"{source}: its {len(plain)} classes are not BLANK, SIL and the 39 ARPAbet phonemes "
@@ -184,13 +184,13 @@ def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a sil
 def missing_words(lexicon: Lexicon, sentences: Iterable[str]) -> str:  # one line; empty if all words can be decoded
     "Say how many words of some sentences the lexicon lacks, with the ten most frequent."
     words = [word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split()]
-    lacking = Counter(word for word in words if word not in lexicon)
-    if not lacking:
+    missing = Counter(word for word in words if word not in lexicon)
+    if not missing:
         return ""
-    order = sorted(lacking.items(), key=lambda item: (-item[1], item[0]))
+    order = sorted(missing.items(), key=lambda item: (-item[1], item[0]))
     most = ", ".join(f"{word} {count}" for word, count in order[:10])
-    return (f"{lacking.total()} of the {len(words):,} words said cannot be decoded, because the lexicon of "
-            f"{len(lexicon):,} words lacks them: {most}{', ...' if len(lacking) > 10 else ''}")
+    return (f"{missing.total()} of the {len(words):,} words said cannot be decoded, because the lexicon of "
+            f"{len(lexicon):,} words lacks them: {most}{', ...' if len(missing) > 10 else ''}")
 
 # %% ../../nbs/text/lexicon.ipynb #3d128e0d
 class Trie(NamedTuple):
@@ -220,11 +220,11 @@ def build_trie(
     node_of = np.zeros(len(unique), dtype=np.int64)  # that each pronunciation has reached
     parents, labels_of, count = [np.array([-1])], [np.array([0])], 1
     for column in table.T:
-        going = np.flatnonzero(column)
-        keys, child = np.unique(node_of[going] * (SILENCE + 1) + column[going], return_inverse=True)
+        active = np.flatnonzero(column)
+        keys, child = np.unique(node_of[active] * (SILENCE + 1) + column[active], return_inverse=True)
         parents.append(keys // (SILENCE + 1))
         labels_of.append(keys % (SILENCE + 1))
-        node_of[going] = count + child
+        node_of[active] = count + child
         count += len(keys)
     parent = np.concatenate(parents)
     lookahead = np.full(count, -np.inf, dtype=np.float32)

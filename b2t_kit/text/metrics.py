@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TRAINED', 'CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'CHOSEN', 'FEWEST_GROUPS', 'NOTHING', 'items_of', 'edit_distance',
            'Edits', 'edits', 'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked',
-           'plain_marks', 'choice_key', 'redrawn', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by',
-           'plot_rates', 'Difference', 'compare', 'reliability', 'reliability_line', 'plot_reliability', 'Confusion',
-           'confusion', 'plot_confusion']
+           'plain_marks', 'choice_key', 'by_groups', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable',
+           'rates_by', 'plot_rates', 'Difference', 'compare', 'reliability', 'reliability_line', 'plot_reliability',
+           'Confusion', 'confusion', 'plot_confusion']
 
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,9 +56,9 @@ def align_edits(
     reference, hypothesis = items_of(reference), items_of(hypothesis)
     pairs: list[tuple[Any, Any]] = []
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
-        wanted = [None] * (end2 - start2) if tag == "insert" else reference[start:end]
-        given = [None] * (end - start) if tag == "delete" else hypothesis[start2:end2]
-        pairs.extend(zip(wanted, given))
+        true = [None] * (end2 - start2) if tag == "insert" else reference[start:end]
+        decoded = [None] * (end - start) if tag == "delete" else hypothesis[start2:end2]
+        pairs.extend(zip(true, decoded))
     return pairs
 
 # %% ../../nbs/text/metrics.ipynb #aade9fe8
@@ -82,9 +82,9 @@ def count_edits(
     "Return the edit distance and reference length of each trial; raise `KitError` for unequal numbers or strings."
     check_same_number(references, hypotheses)
     pairs = list(zip(map(items_of, references), map(items_of, hypotheses)))
-    text = next((n for n, pair in enumerate(pairs) if any(isinstance(s, str) for s in pair)), None)
-    if text is not None:
-        raise KitError(f"trial {text} is a string, whose items are characters: "
+    index = next((n for n, pair in enumerate(pairs) if any(isinstance(s, str) for s in pair)), None)
+    if index is not None:
+        raise KitError(f"trial {index} is a string, whose items are characters: "
                        "split it into words or phonemes, or call wer() for sentences")
     distances = [edit_distance(*pair) for pair in pairs]
     lengths = [len(reference) for reference, _ in pairs]
@@ -124,10 +124,10 @@ class Choice:
     held_out: float | None = None  # error rate with each half scored as the other half chose; None: not known
 
     def __str__(self) -> str:
-        which = "these trials" if self.trials == self.of else f"{self.trials} of these {self.of} trials"
-        fair = "" if self.held_out is None else (
+        scope = "these trials" if self.trials == self.of else f"{self.trials} of these {self.of} trials"
+        note = "" if self.held_out is None else (
             f"; tuned on one half and scored on the other: {100 * self.held_out:.1f} %")
-        return f"{self.what} on {which}{fair}"
+        return f"{self.what} on {scope}{note}"
 
 # %% ../../nbs/text/metrics.ipynb #0cab1677
 def marked(score: object, marks: Sequence[Choice]) -> str:
@@ -148,7 +148,7 @@ def choice_key(place: tuple[str, int, int], truth: str) -> str:  # 16 hexadecima
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
 
 
-def redrawn(groups: Sequence | None) -> bool:
+def by_groups(groups: Sequence | None) -> bool:
     "Return whether an interval draws these groups, rather than trials."
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
@@ -158,7 +158,7 @@ def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples
     values = np.stack(columns, axis=1)
     if groups is not None and len(groups) != len(values):
         raise KitError(f"{len(groups)} group names for {len(values)} trials: give one per trial")
-    if redrawn(groups):
+    if by_groups(groups):
         names, member = np.unique(np.asarray(groups), return_inverse=True)
         trials, values = values, np.zeros((len(names), values.shape[1]), dtype=np.int64)
         np.add.at(values, member, trials)
@@ -178,14 +178,14 @@ def rate_of(
     resamples: int = 2000,  # bootstrap repetitions
 ) -> Rate:
     "Return the error rate with a 95 % percentile bootstrap interval; raise `KitError` if all references are empty."
-    edited, total = int(counts.edits.sum()), int(counts.lengths.sum())
+    errors, total = int(counts.edits.sum()), int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
     sums, low, high = _bootstrap(counts, groups, resamples), np.nan, np.nan
     if len(sums):
         sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
-    return Rate(edited, total, edited / total, low, high)
+    return Rate(errors, total, errors / total, low, high)
 
 # %% ../../nbs/text/metrics.ipynb #9ea57b58
 def scored_phonemes(sequence: Iterable, number: int) -> list[int]:  # classes 1..40
@@ -194,8 +194,8 @@ def scored_phonemes(sequence: Iterable, number: int) -> list[int]:  # classes 1.
     classes = to_ids(items) if items and isinstance(items[0], str) else items
     wrong = next((index for index in classes if not 0 < index < len(PHONEMES)), None)
     if wrong is not None:
-        why = "the blank or padding of CTC" if wrong == BLANK else "which no phoneme has"
-        raise KitError(f"trial {number} contains class {wrong}, {why}: cut labels to their length, and collapse "
+        reason = "the blank or padding of CTC" if wrong == BLANK else "which no phoneme has"
+        raise KitError(f"trial {number} contains class {wrong}, {reason}: cut labels to their length, and collapse "
                        "decoded paths")
     return classes
 
@@ -290,8 +290,8 @@ def compare(
         raise KitError("there are fewer than two trials with reference items: compare at least two")
     gaps = (sums[:, 1] - sums[:, 0]) / np.maximum(sums[:, 2], 1)
     low, high = np.percentile(gaps, [2.5, 97.5]).tolist()
-    found = float((b.edits.sum() - a.edits.sum()) / a.lengths.sum())
-    return Difference(found, low, high, float((gaps < 0).mean()))
+    difference = float((b.edits.sum() - a.edits.sum()) / a.lengths.sum())
+    return Difference(difference, low, high, float((gaps < 0).mean()))
 
 # %% ../../nbs/text/metrics.ipynb #440e92a1
 def reliability(
@@ -306,10 +306,10 @@ def reliability(
     sums = np.zeros((member.max() + 1, 11))  # of each trial: the gap of each band, and its items
     np.add.at(sums, (member, bands), probabilities - right)
     np.add.at(sums, (member, 10), 1)
-    drawn = _bootstrap(sums.T, None)
+    draws = _bootstrap(sums.T, None)
     low, high = [None, None]
-    if len(drawn):
-        low, high = np.percentile(np.abs(drawn[:, :10]).sum(1) / drawn[:, 10], [2.5, 97.5]).tolist()
+    if len(draws):
+        low, high = np.percentile(np.abs(draws[:, :10]).sum(1) / draws[:, 10], [2.5, 97.5]).tolist()
     rows = [[float(probabilities[bands == band].mean()), float(right[bands == band].mean()), int((bands == band).sum())]
             for band in np.unique(bands)]
     return {"items": len(right), "probability": float(np.mean(probabilities)), "right": float(np.mean(right)),
@@ -318,10 +318,10 @@ def reliability(
 # %% ../../nbs/text/metrics.ipynb #cd6aceb7
 def reliability_line(kind: str, table: Mapping[str, dict[str, Any]]) -> str:
     "Calibration errors in words."
-    said = [f"{name} {100 * one['error']:.1f} %" + ("" if one["low"] is None else
-                                                     f" ({100 * one['low']:.1f}-{100 * one['high']:.1f})")
-            for name, one in table.items()]
-    return f"calibration error of {kind}: {', '.join(said)}"
+    parts = [f"{name} {100 * entry['error']:.1f} %" + ("" if entry["low"] is None else
+                                                       f" ({100 * entry['low']:.1f}-{100 * entry['high']:.1f})")
+             for name, entry in table.items()]
+    return f"calibration error of {kind}: {', '.join(parts)}"
 
 # %% ../../nbs/text/metrics.ipynb #873149ab
 def plot_reliability(tables: Mapping[str, Mapping[str, dict[str, Any]]]) -> "Figure":
@@ -331,9 +331,9 @@ def plot_reliability(tables: Mapping[str, Mapping[str, dict[str, Any]]]) -> "Fig
     figure = Figure(figsize=(3.4 * len(tables), 3.2), dpi=72, layout="constrained")
     for axes, (kind, table) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items()):
         axes.plot([0, 100], [0, 100], color="0.7", linewidth=1)
-        for (name, found), colour in zip(table.items(), ("tab:orange", "tab:blue")):
-            rows = 100 * np.array([row[:2] for row in found["bands"]])
-            axes.plot(*rows.T, "o-", color=colour, markersize=4, label=f"{name}, error {100 * found['error']:.1f} %")
+        for (name, entry), colour in zip(table.items(), ("tab:orange", "tab:blue")):
+            rows = 100 * np.array([row[:2] for row in entry["bands"]])
+            axes.plot(*rows.T, "o-", color=colour, markersize=4, label=f"{name}, error {100 * entry['error']:.1f} %")
         axes.set(title=kind, xlabel="probability, %", ylabel="right, %", xlim=(0, 100), ylim=(0, 100))
         axes.legend(frameon=False, fontsize=8)
     return figure
@@ -387,9 +387,9 @@ def plot_confusion(confusion: Confusion) -> "Axes":
 
     axes = plt.subplots(figsize=(7.6, 6.6), dpi=72, layout="constrained")[1]
     order = [*to_ids(name for group in GROUPS.values() for name in group), BLANK]
-    spoken = confusion.counts.sum(axis=1, keepdims=True)
-    spoken[BLANK] = spoken[1:].mean()  # insertions, compared with an average class
-    shares = 100 * confusion.counts[np.ix_(order, order)] / np.maximum(spoken[order], 1)
+    totals = confusion.counts.sum(axis=1, keepdims=True)
+    totals[BLANK] = totals[1:].mean()  # insertions, compared with an average class
+    shares = 100 * confusion.counts[np.ix_(order, order)] / np.maximum(totals[order], 1)
     image = axes.imshow(np.ma.masked_equal(shares, 0), norm="log", vmin=0.1, vmax=100, cmap="viridis_r")
     names = [PHONEMES[index] for index in order[:-1]]
     axes.set_xticks(range(len(order)), [*names, "(deleted)"], rotation=90, fontsize=7)

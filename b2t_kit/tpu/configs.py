@@ -21,10 +21,10 @@ from ..training.task import RunSettings
 def configurations() -> dict[str, Callable[[], RunSettings]]:
     "Return all named settings: those of speech first."
     if find_spec("b2t_kit.tasks"):  # a wing
-        for room in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
-            import_module(f"b2t_kit.tasks.{room.name}")
-    others = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith("b2t_kit.tasks.")]
-    return dict(RECIPES) | {name: made for found in others for name, made in found.items()}
+        for module in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
+            import_module(f"b2t_kit.tasks.{module.name}")
+    groups = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith("b2t_kit.tasks.")]
+    return dict(RECIPES) | {name: recipe for group in groups for name, recipe in group.items()}
 
 
 def configuration(
@@ -47,4 +47,4 @@ def usual_device(name: str) -> str:  # "cpu", "gpu" or "tpu"
 def configuration_lines() -> list[str]:
     "Return one line per configuration: its name and description."
     width = max(map(len, configurations()))
-    return [f"{name:<{width}}  {made.__doc__}" for name, made in configurations().items()]
+    return [f"{name:<{width}}  {recipe.__doc__}" for name, recipe in configurations().items()]

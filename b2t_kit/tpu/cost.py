@@ -47,8 +47,8 @@ class Array:
     def bytes(self) -> int:
         "Bytes in memory, with padding."
         dims = list(self.dims)
-        for place, step in zip(self.order, reversed(self.tile)):
-            dims[place] = -(-dims[place] // step) * step
+        for dimension, step in zip(self.order, reversed(self.tile)):
+            dims[dimension] = -(-dims[dimension] // step) * step
         return math.prod(dims) * self.bits // 8
 
     def __str__(self) -> str:
@@ -59,11 +59,11 @@ def arrays_of(text: str) -> list[Array]:
     "Return all arrays of a type or a tuple of types, in order."
     def numbers(part: str | None) -> tuple[int, ...]:
         return tuple(int(number.lstrip("<=")) for number in (part or "").split(",") if number)
-    found = []
+    arrays = []
     for kind, dims, order, tiles, space in ARRAY.findall(text):
         first = re.match(r"T\(([\d,]*)\)", tiles)
-        found.append(Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0)))
-    return found
+        arrays.append(Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0)))
+    return arrays
 
 # %% ../../nbs/tpu/cost.ipynb #3dc1d10a
 CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
@@ -101,26 +101,26 @@ def read_instruction(line: str) -> Instruction | None:  # None if the line is no
     "Return the instruction on a line of HLO."
     def closing(text: str, start: int) -> int:
         depth = 0
-        for place in range(start, len(text)):
-            depth += {"(": 1, ")": -1}.get(text[place], 0)
+        for index in range(start, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[index], 0)
             if depth == 0:
-                return place
+                return index
         return len(text) - 1
 
-    found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
-    if not found:
+    match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
+    if not match:
         return None
-    rest = line[found.end():]
+    rest = line[match.end():]
     end = closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     arrays, rest = arrays_of(rest[:end]), rest[end + 1:]
     begin = rest.index("(")
     close = closing(rest, begin)
     inside, operation, more = rest[begin + 1:close], rest[:begin].strip(), rest[close + 1:]
     if operation in ("constant", "parameter"):
-        return Instruction(found[2], arrays, operation, [], more, inside, bool(found[1]))
+        return Instruction(match[2], arrays, operation, [], more, inside, bool(match[1]))
     names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)  # operands may have their types
     operands = re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)", names)
-    return Instruction(found[2], arrays, operation, operands, more, root=bool(found[1]))
+    return Instruction(match[2], arrays, operation, operands, more, root=bool(match[1]))
 
 # %% ../../nbs/tpu/cost.ipynb #4ab13921
 @dataclass
@@ -137,11 +137,11 @@ class Computation:
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
         "The instructions that use each result, by name."
-        found: dict[str, list[Instruction]] = {}
+        users: dict[str, list[Instruction]] = {}
         for instruction in self.instructions.values():
             for name in dict.fromkeys(instruction.operands):
-                found.setdefault(name, []).append(instruction)
-        return found
+                users.setdefault(name, []).append(instruction)
+        return users
 
     @cached_property
     def parameters(self) -> dict[int, str]:
@@ -166,11 +166,11 @@ class Hlo:
         for instruction in condition.instructions.values():
             if instruction.operation == "constant" and instruction.constant.isdigit():
                 most = max(most, int(instruction.constant))
-        counters = [given for given in condition.inputs(condition.root) if given.operation == "get-tuple-element"]
+        counters = [operand for operand in condition.inputs(condition.root) if operand.operation == "get-tuple-element"]
         if condition.root.operation == "compare" and len(counters) == 1:  # else one by one
-            place = int(re.findall(r"index=(\d+)", counters[0].more)[0])
-            grown = body.instructions.get(body.root.operands[place])
-            for term in body.inputs(grown) if grown and grown.operation == "add" else []:
+            index = int(re.findall(r"index=(\d+)", counters[0].more)[0])
+            counter = body.instructions.get(body.root.operands[index])
+            for term in body.inputs(counter) if counter and counter.operation == "add" else []:
                 stride = max(stride, int(term.constant) if term.constant.isdigit() else 1)
         return -(-most // stride)
 
@@ -179,8 +179,8 @@ class Hlo:
         def walk(computation: Computation, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
             for instruction in computation.instructions.values():
                 if instruction.operation == "while":
-                    again = times * self.trips(instruction)
-                    yield from walk(self.computations[instruction.called["body"][0]], again)
+                    runs = times * self.trips(instruction)
+                    yield from walk(self.computations[instruction.called["body"][0]], runs)
                 elif instruction.operation in ("call", "conditional"):
                     for name in (each for names in instruction.called.values() for each in names):
                         yield from walk(self.computations[name], times)
@@ -201,9 +201,9 @@ def read_hlo(text: str) -> Hlo:
             if instruction := read_instruction(line):
                 current.instructions[instruction.name] = instruction
         elif line.endswith("{") and not line.startswith("HloModule"):
-            first, name = re.findall(r"^(ENTRY )?%?([\w.\-]+)", line)[0]
+            marker, name = re.findall(r"^(ENTRY )?%?([\w.\-]+)", line)[0]
             current = computations[name] = Computation(name)
-            entry = current if first else entry
+            entry = current if marker else entry
     if entry is None:
         raise ValueError("the text is not an HLO module: it has no ENTRY computation")
     return Hlo(computations, entry)
@@ -214,20 +214,20 @@ def product_flops(instruction: Instruction, within: Computation) -> int:
     inputs, size = within.inputs(instruction), instruction.arrays[0].size
     left, right = inputs[0].arrays[0], inputs[-1].arrays[0]
     if instruction.operation == "dot":
-        places = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
-        return 2 * size * math.prod(left.dims[int(place)] for place in ",".join(places).split(",") if place)
+        axes = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
+        return 2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
     (labels,) = re.findall(r"dim_labels=\w+_(\w+)->", instruction.more)
     return 2 * size * right.size // max(1, right.dims[labels.index("o")])
 
 # %% ../../nbs/tpu/cost.ipynb #8b066211
 def matrix_flops(program: Hlo) -> int:
     "Return the operations of all matrix products before compiling, for all chips together, with loops multiplied out."
-    return sum(times * product_flops(instruction, within) for within, instruction, times in program.executed()
+    return sum(times * product_flops(instruction, computation) for computation, instruction, times in program.executed()
                if instruction.operation in ("dot", "convolution"))
 
 # %% ../../nbs/tpu/cost.ipynb #36c38895
 _FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
-                 "optimization-barrier domain".split())
+                  "optimization-barrier domain".split())
 SLICED = ("dynamic-slice", "slice", "gather")
 SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
 
@@ -248,8 +248,8 @@ def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
             total += _read_of(user.name, within, program, whole)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]
-            total += sum(_read_of(inner.parameters[place], inner, program, whole)
-                         for place, each in enumerate(user.operands) if each == name)
+            total += sum(_read_of(inner.parameters[index], inner, program, whole)
+                         for index, each in enumerate(user.operands) if each == name)
         else:
             return whole
     return min(total, whole)
@@ -262,8 +262,8 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
         return 0
     if kind == "fusion":
         inner = program.computations[instruction.called["calls"][0]]
-        total = sum(_read_of(inner.parameters[place], inner, program, each.in_hbm)
-                    for place, each in enumerate(inputs) if each.in_hbm)
+        total = sum(_read_of(inner.parameters[index], inner, program, each.in_hbm)
+                    for index, each in enumerate(inputs) if each.in_hbm)
         parts = [inner.instructions[name] for name in inner.root.operands]
         for part, array in zip(parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays):
             while part.operation == "bitcast" and part.operands[0] in inner.instructions:
@@ -275,9 +275,9 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
     if kind == "copy-start":
         return sum(array.bytes for array in instruction.arrays[:2] if array.space == 0)
     if kind == "slice-start":  # copied in the background
-        taken = min(instruction.arrays, key=lambda each: each.bytes if each.dims else math.inf)
+        piece = min(instruction.arrays, key=lambda each: each.bytes if each.dims else math.inf)
         from_hbm = bool(inputs) and inputs[0].arrays[0].space == 0
-        return taken.bytes * (from_hbm + (taken.space == 0))
+        return piece.bytes * (from_hbm + (piece.space == 0))
     if kind in SLICED:
         return 2 * instruction.in_hbm
     if kind == "dynamic-update-slice":
@@ -287,15 +287,15 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
 # %% ../../nbs/tpu/cost.ipynb #159c4d39
 def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
     "Return the groups of chips that exchange with each other."
-    if found := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
-        return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
-    found = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
-    if found is None:
+    if match := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
+        return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
+    match = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
+    if match is None:
         return [list(range(chips))]
-    sizes = [int(size) for size in found[2].split(",")]
+    sizes = [int(size) for size in match[2].split(",")]
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
-    order = [int(axis) for axis in found[3].split(",")] if found[3] else None
-    return numbers.transpose(order).reshape(-1, int(found[1])).tolist()
+    order = [int(axis) for axis in match[3].split(",")] if match[3] else None
+    return numbers.transpose(order).reshape(-1, int(match[1])).tolist()
 
 # %% ../../nbs/tpu/cost.ipynb #a4a7cc2b
 def link_loads(instruction: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
@@ -305,12 +305,12 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
         return {}
     size = sum(each.bytes for each in within.inputs(instruction))  # of all parts together, or of one that is passed on
     if kind == "all-gather":
-        begun = instruction.operation != kind and len(instruction.arrays) > 1
-        size = instruction.bytes - (size if begun else 0)
+        is_start = instruction.operation != kind and len(instruction.arrays) > 1
+        size = instruction.bytes - (size if is_start else 0)
 
-    def add(start: int, end: int, share: float) -> None:
+    def add(start: int, end: int, fraction: float) -> None:
         for link in where.way(start, end):
-            loads[link] = loads.get(link, 0.0) + share * size
+            loads[link] = loads.get(link, 0.0) + fraction * size
 
     if kind == "collective-permute":
         for start, end in re.findall(r"\{(\d+),(\d+)\}", instruction.more):
@@ -321,9 +321,9 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
             for pair in permutations(group, 2):
                 add(*pair, 1 / count)
             continue
-        for here, there in zip(ring, ring[1:] + ring[:1]):
-            add(here, there, SENT[kind] * (count - 1) / count / 2)
-            add(there, here, SENT[kind] * (count - 1) / count / 2)
+        for chip, neighbour in zip(ring, ring[1:] + ring[:1]):
+            add(chip, neighbour, SENT[kind] * (count - 1) / count / 2)
+            add(neighbour, chip, SENT[kind] * (count - 1) / count / 2)
     return loads
 
 # %% ../../nbs/tpu/cost.ipynb #4f29d9a3
@@ -356,12 +356,12 @@ def roofline(
 ) -> Roofline:
     "Return the roofline of a program on a slice: work divided by speed, with loops multiplied out."
     memory, loads, channels = 0.0, dict[Link, float](), set[str]()
-    for within, instruction, times in after.executed():
-        memory += times * moved_bytes(instruction, within, after)
+    for computation, instruction, times in after.executed():
+        memory += times * moved_bytes(instruction, computation, after)
         fused = after.computations[instruction.called["calls"][0]] if instruction.operation == "fusion" else None
         exchanges = [each for each in fused.instructions.values() if each.operation in SENT] if fused else [instruction]
         for each in exchanges if where.chips > 1 else []:
-            sent, channel = link_loads(each, fused or within, where), re.findall(r"channel_id=(\d+)", each.more)
+            sent, channel = link_loads(each, fused or computation, where), re.findall(r"channel_id=(\d+)", each.more)
             if not any(sent.values()) or not channels.isdisjoint(channel):
                 continue
             channels.update(channel)

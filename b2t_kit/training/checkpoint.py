@@ -70,9 +70,9 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[s
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise KitError(f"{name}: is {tensor.dtype}, but checkpoints hold float32 only")
-        copied = tensor.detach().cpu().contiguous()
-        address = copied.untyped_storage().data_ptr()
-        host[name] = copied.clone() if address in addresses else copied
+        copy = tensor.detach().cpu().contiguous()
+        address = copy.untyped_storage().data_ptr()
+        host[name] = copy.clone() if address in addresses else copy
         addresses.add(address)
     save_file(host, path, notes)
     path.chmod(0o644)
@@ -109,9 +109,9 @@ def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> 
             sync_folder(folder)
     except (OSError, SafetensorError, KitError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        left = ", ".join(str(step) for step in checkpoint_steps(run)) or "none"
+        steps = ", ".join(str(step) for step in checkpoint_steps(run)) or "none"
         raise KitError(f"{target}: the checkpoint could not be written ({reason}; "
-                       f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {left}") from error
+                       f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {steps}") from error
 
 # %% ../../nbs/training/checkpoint.ipynb #891d1e18
 def _remove_checkpoint(folder: Path) -> None:
@@ -197,10 +197,10 @@ def read_best(run: str | Path) -> Best | None:  # None if nothing was validated 
         best = from_dict(Best, load_json(path))
     except (KitError, TypeError) as error:
         raise KitError(f"{path}: does not name a step; remove it ({error})") from error
-    stored: Any = None
+    record: Any = None
     with suppress(KitError):  # a missing or damaged checkpoint is reported by whoever loads it
-        stored = read_state(checkpoint_path(run, best.step)).get("best")
-    if isinstance(stored, dict) and stored.get("step") == best.step and stored != asdict(best):
+        record = read_state(checkpoint_path(run, best.step)).get("best")
+    if isinstance(record, dict) and record.get("step") == best.step and record != asdict(best):
         raise KitError(f"{path}: differs from what the checkpoint of step {best.step} says; remove it")
     return best
 
@@ -232,11 +232,11 @@ def prune(run: str | Path, keep: int) -> None:
 def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
     "Remove leftovers of killed runs: half-written checkpoints and temporary files."
     names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*")
-    found = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
-             for path in sorted(folder.glob(name))]
-    for path in found:
+    leftovers = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
+                 for path in sorted(folder.glob(name))]
+    for path in leftovers:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return [path.name for path in found]
+    return [path.name for path in leftovers]
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e
 def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes that the run may still need
@@ -251,9 +251,9 @@ def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes tha
 # %% ../../nbs/training/checkpoint.ipynb #17468720
 def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoints are written from now on
     "Make a run write its checkpoints to a new folder in `scratch`; raise `KitError` if that fails."
-    current = checkpoint_folders(run)
-    if len(current) > 1 and current[0].parent == Path(scratch).absolute():
-        return current[0]
+    folders = checkpoint_folders(run)
+    if len(folders) > 1 and folders[0].parent == Path(scratch).absolute():
+        return folders[0]
     try:
         Path(scratch).mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix=f"{Path(run).name}_", dir=Path(scratch).absolute())
@@ -270,19 +270,19 @@ def copy_to_output(run: str | Path) -> None:
     folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
     if len(folders) == 1 or not steps:
         return
-    kept: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
+    copies: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
     if best is not None and best.step in steps:
-        kept.setdefault(best.step, ("model", "ema"))
-    for step, parts in kept.items():
+        copies.setdefault(best.step, ("model", "ema"))
+    for step, parts in copies.items():
         source, target = checkpoint_path(run, step), folders[-1] / f"{step:08d}"
         if source != target:
             with _new_checkpoint(run, target, read_state(source)) as folder:
                 for name in (f"{part}.safetensors" for part in parts):
                     if (source / name).exists():
                         shutil.copyfile(source / name, folder / name)
-    for old in folders[-1].iterdir():
-        if old.name not in {f"{step:08d}" for step in kept}:
-            _remove_checkpoint(old)
+    for path in folders[-1].iterdir():
+        if path.name not in {f"{step:08d}" for step in copies}:
+            _remove_checkpoint(path)
 
 # %% ../../nbs/training/checkpoint.ipynb #f571a0b4
 @contextmanager

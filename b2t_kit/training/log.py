@@ -31,18 +31,18 @@ METRICS = "metrics.jsonl"  # the file's name inside a run folder
 # %% ../../nbs/training/log.ipynb #fe35887e
 def append_row(run: str | Path, row: dict[str, Any]) -> dict[str, Any]:  # the row as written
     "Append one line to a run's metrics in a single write; raise `KitError` if that fails."
-    written = {}
+    record = {}
     for name, value in row.items():
         if isinstance(value, float):
             value = float(f"{value:.6g}") if math.isfinite(value) else None
-        written[name] = value
+        record[name] = value
     path = Path(run) / METRICS
     try:
         with os.fdopen(open_own(path), "a", encoding="utf-8") as file:
-            file.write(json.dumps(written) + "\n")
+            file.write(json.dumps(record) + "\n")
     except OSError as error:
         raise KitError(f"{path}: cannot be written ({error.strerror})") from error
-    return written
+    return record
 
 # %% ../../nbs/training/log.ipynb #bae85434
 MOST_STEPS = 10**12  # more than a year's, at a thousand a second
@@ -89,8 +89,8 @@ def series(
     name: str,  # a value of such rows, such as "loss"
 ) -> tuple[list[int], list[float]]:  # steps and values; rows without the value are left out
     "Return one curve from the rows of a run."
-    found = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
 
 # %% ../../nbs/training/log.ipynb #ffcb5c88
 class GrowthWatch:
@@ -104,12 +104,12 @@ class GrowthWatch:
     def growth(self, step: int, memory: float) -> float:  # bytes per step, or 0.0; a leak is reported once
         "Add one row; return the growth in the median row, per step, if no row added less than half of it."
         self.recent.append((step, memory))
-        rises = [after[1] - before[1] for before, after in pairwise(self.recent)]
+        rises = [current[1] - previous[1] for previous, current in pairwise(self.recent)]
         if self.reported or len(self.recent) <= self.rows or min(rises) < 0.5 * median(rises):
             return 0.0
-        grown = len(rises) * median(rises)
-        self.reported = grown > 0.005 * self.recent[0][1]
-        return grown / (step - self.recent[0][0]) if self.reported else 0.0
+        growth = len(rises) * median(rises)
+        self.reported = growth > 0.005 * self.recent[0][1]
+        return growth / (step - self.recent[0][0]) if self.reported else 0.0
 
 # %% ../../nbs/training/log.ipynb #82347637
 _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
@@ -197,7 +197,7 @@ def draw_runs(
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.18, top=0.83, wspace=0.26)
     loss, error, rate = figure.subplots(1, 3)
     several = len(runs) > 1
-    validated = max((len(series(rows, "eval", "loss")[0]) for rows in runs.values()), default=0)
+    num_evals = max((len(series(rows, "eval", "loss")[0]) for rows in runs.values()), default=0)
     for number, (name, rows) in enumerate(runs.items()):
         colour = f"C{number}"
         _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8, label=name if several else "training")
@@ -206,7 +206,7 @@ def draw_runs(
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    _finish_axis(loss, f"loss ({'dashed' if validated > 2 else 'points'}: validation)" if several else "loss")
+    _finish_axis(loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss")
     _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation")
     _finish_axis(rate, "learning rate")
     return figure
@@ -270,8 +270,8 @@ class Board:
             print(row_text(row, self.total_steps), flush=True)
         if self.where == "notebook" and time.monotonic() - self.drawn_at >= self.every:
             last = next((row for row in reversed(self.rows) if row["kind"] == "train"), {"kind": "train", "step": 0})
-            shown = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
-            self.draw(row_text({name: last[name] for name in shown if name in last}, self.total_steps))
+            names = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
+            self.draw(row_text({name: last[name] for name in names if name in last}, self.total_steps))
 
     def draw(self, title: str) -> None:
         "Replace the figure."
@@ -283,14 +283,14 @@ class Board:
     def finish(self) -> None:
         "Draw the final figure: the whole run, without momentary values such as speed."
         if self.where == "notebook":
-            last = max((row["step"] for row in self.rows), default=0)
+            step = max((row["step"] for row in self.rows), default=0)
             evals = [row for row in self.rows if row["kind"] == "eval"]
             values = [value_text(name, evals[-1][name]) for name in eval_names(evals[-1:])]
-            self.draw("  ".join([f"step {last}/{self.total_steps}", *values]))
+            self.draw("  ".join([f"step {step}/{self.total_steps}", *values]))
 
 # %% ../../nbs/training/log.ipynb #6f28776f
 def find_runs(folder: str | Path) -> dict[str, Path]:  # run folder by its path relative to `folder`
     "Return the run folders in a folder, sorted by name."
     folder = Path(folder)
-    found = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
-    return {str(path.relative_to(folder)): path for path in found}
+    folders = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
+    return {str(path.relative_to(folder)): path for path in folders}

@@ -128,14 +128,14 @@ class NormWatch:
         latest = self.latest.setdefault(group, deque(maxlen=_STEADY))
         latest.extend(norms)
         middle = median(latest) if len(latest) == _STEADY else math.nan
-        found = ""
+        verdict = ""
         if middle < VANISHED:
-            found = f"has vanished: below {VANISHED:g}"
+            verdict = f"has vanished: below {VANISHED:g}"
         elif middle > _EXPLODED * clip_norm:
-            found = f"has exploded: over {_EXPLODED:g} times the clipping norm of {clip_norm:g}"
-        is_new = found and found != self.verdicts.get(group)
-        self.verdicts[group] = found
-        return f"{found}, {middle:.3g} in the median of {_STEADY} steps" if is_new else ""
+            verdict = f"has exploded: over {_EXPLODED:g} times the clipping norm of {clip_norm:g}"
+        is_new = verdict and verdict != self.verdicts.get(group)
+        self.verdicts[group] = verdict
+        return f"{verdict}, {middle:.3g} in the median of {_STEADY} steps" if is_new else ""
 
 # %% ../../nbs/training/optim.ipynb #a6644c21
 def _optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
@@ -147,12 +147,12 @@ def _optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list
 def norm_groups(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, list[nn.Parameter]]:
     "Return the trained parameters by top-level part of the model and group of the optimizer."
     names = iter(_optimizer_names(optimizer, model))
-    found: dict[str, list[nn.Parameter]] = {}
+    groups: dict[str, list[nn.Parameter]] = {}
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             part = next(names).partition(".")[0]
-            found.setdefault(f"{part} {group.get('name', number)}", []).append(parameter)
-    return found
+            groups.setdefault(f"{part} {group.get('name', number)}", []).append(parameter)
+    return groups
 
 # %% ../../nbs/training/optim.ipynb #e43397f5
 _OF_DEVICE = ("foreach", "fused", "capturable")  # settings that belong to a device, not to a run
@@ -164,10 +164,10 @@ def pack_optimizer(
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:  # tensors by name; settings per group
     "Return the optimizer's state as named tensors and its groups' settings as plain values."
     names = _optimizer_names(optimizer, model)
-    packed = optimizer.state_dict()
+    state = optimizer.state_dict()
     tensors = {f"{names[index]}/{key}": value
-               for index, values in packed["state"].items() for key, value in values.items()}
-    groups = [{**group, "params": [names[index] for index in group["params"]]} for group in packed["param_groups"]]
+               for index, values in state["state"].items() for key, value in values.items()}
+    groups = [{**group, "params": [names[index] for index in group["params"]]} for group in state["param_groups"]]
     return tensors, groups
 
 # %% ../../nbs/training/optim.ipynb #11272971
@@ -178,19 +178,19 @@ def unpack_optimizer(
     groups: list[dict[str, Any]],  # as returned by `pack_optimizer`
 ) -> None:
     "Load a packed state into an optimizer; other parameters raise `ValueError`."
-    numbers = {name: index for index, name in enumerate(_optimizer_names(optimizer, model))}
-    saved = [name for group in groups for name in group["params"]]
-    if saved != list(numbers):
-        odd = sorted(set(saved) ^ set(numbers)) or ["their order"]
-        raise ValueError(f"the checkpoint's optimizer holds other parameters: {', '.join(odd[:5])}")
+    indices = {name: index for index, name in enumerate(_optimizer_names(optimizer, model))}
+    saved_names = [name for group in groups for name in group["params"]]
+    if saved_names != list(indices):
+        mismatch = sorted(set(saved_names) ^ set(indices)) or ["their order"]
+        raise ValueError(f"the checkpoint's optimizer holds other parameters: {', '.join(mismatch[:5])}")
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         name, _, moment = key.rpartition("/")
-        state.setdefault(numbers[name], {})[moment] = value
-    numbered = []
+        state.setdefault(indices[name], {})[moment] = value
+    new_groups = []
     for saved_group, group in zip(groups, optimizer.param_groups):
         settings = {key: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
                     for key, value in saved_group.items()}
         of_device = {key: group[key] for key in _OF_DEVICE if key in group}
-        numbered.append({**settings, **of_device, "params": [numbers[name] for name in saved_group["params"]]})
-    optimizer.load_state_dict({"state": state, "param_groups": numbered})
+        new_groups.append({**settings, **of_device, "params": [indices[name] for name in saved_group["params"]]})
+    optimizer.load_state_dict({"state": state, "param_groups": new_groups})

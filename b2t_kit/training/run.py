@@ -6,8 +6,8 @@
 __all__ = ['RESUME', 'SOURCES', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'Meter', 'differences', 'check_resumable',
            'claim_folder', 'task_digest', 'Training', 'build_training', 'Run', 'share_run', 'open_run', 'seed_step',
            'accumulate_gradients', 'scale_at', 'update_weights', 'remaining_batches', 'collect', 'checkpoint_parts',
-           'checkpoint', 'restore', 'record', 'warn', 'log', 'watched', 'validate', 'due', 'is_new_best', 'should_stop',
-           'warm_up', 'checkpoint_sizes', 'describe_run', 'begin']
+           'checkpoint', 'restore', 'record', 'warn', 'log', 'forbid_changes', 'validate', 'due', 'is_new_best',
+           'should_stop', 'warm_up', 'checkpoint_sizes', 'describe_run', 'begin']
 
 # %% ../../nbs/training/run.ipynb #0af751e1
 import hashlib
@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, join, leave, load_json
+from ..core import MEMO, KitError, clear_way, duration, find_rank, fold_seed, join, leave, load_json
 from ..core import new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
@@ -59,9 +59,9 @@ class StopRequest:
     def note(self, number: int, frame: Any = None) -> None:
         "Record a signal; the signal handler."
         if not self.waits:
-            before = self.before[number]
-            if callable(before):
-                before(number, frame)
+            handler = self.before[number]
+            if callable(handler):
+                handler(number, frame)
                 return
             raise KeyboardInterrupt(signal.Signals(number).name)
         if self.name and number == signal.SIGINT:
@@ -93,9 +93,9 @@ class Budget:
     @contextmanager
     def measure(self, what: str) -> Iterator[None]:
         "Time the block and keep the longest time."
-        started = self.clock()
+        start = self.clock()
         yield
-        self.seconds[what] = max(self.seconds[what], self.clock() - started)
+        self.seconds[what] = max(self.seconds[what], self.clock() - start)
 
     def spent(self) -> float:
         "Return seconds since the start."
@@ -164,9 +164,9 @@ class Meter:
         if not self.steps or self.started is None:
             return [], 0.0
         names, steps = list(self.steps[0][0]), len(self.steps)
-        host = device.fetch([*(part[name] for step in self.steps for part in step for name in names), *self.norms])
-        table = torch.stack(host[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
-        norms = torch.stack(host[-steps:]).reshape(steps, -1)
+        values = device.fetch([*(part[name] for step in self.steps for part in step for name in names), *self.norms])
+        table = torch.stack(values[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
+        norms = torch.stack(values[-steps:]).reshape(steps, -1)
         sums = torch.cat([table.flatten(), torch.tensor([float(amount) for amount in self.counted.values()])])
         if device.world > 1:
             sums = device.sum_over_processes(sums.to(device.torch_device)).cpu()
@@ -195,38 +195,38 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as 
         return [line for key in dict.fromkeys([*before, *now])
                 for line in differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
     texts = ["absent" if value is None else str(value) for value in (before, now)]
-    was, is_now = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
-    return [] if before == now else [f"{name} was {was} and is {is_now}"]
+    old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
+    return [] if before == now else [f"{name} was {old} and is {new}"]
 
 # %% ../../nbs/training/run.ipynb #502de63b
 def check_resumable(folder: Path, resume: bool) -> bool:
     "Return whether a folder holds a run; raise `KitError` if a new run finds one there, or a resumed run no folder."
-    started = (folder / "config.json").exists() or (folder / "checkpoints").exists()
+    has_run = (folder / "config.json").exists() or (folder / "checkpoints").exists()
     if resume and not folder.is_dir():
         raise KitError(f"{folder}: there is no run to resume; leave resume out to start one")
-    if started and not resume:
+    if has_run and not resume:
         raise KitError(f"{folder}: holds a run already; resume it, or choose another folder")
-    return started
+    return has_run
 
 
 def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
     "Return the content of `config.json`; raise `KitError` naming the fields that differ from the run to resume."
-    path, once = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
-    record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
+    path, settings = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
+    record = {"train": to_dict(settings), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
     record = json.loads(json.dumps(record, default=str))
     if not resume:
         return record
-    before = load_json(path)
-    if not isinstance(before, dict) or not isinstance(before.get("train"), dict) or "task" not in before:
+    old_record = load_json(path)
+    if not isinstance(old_record, dict) or not isinstance(old_record.get("train"), dict) or "task" not in old_record:
         raise KitError(f"{path}: is not the record of a run")
-    was, now = ({**one, "train": {key: value for key, value in one["train"].items() if key not in _CHANGEABLE}}
-                for one in (before, record))
-    found = [line for line in differences(was, now) if not line.startswith("task.config.model.sha256 ")]
-    if found:
+    old, new = ({**entry, "train": {key: value for key, value in entry["train"].items() if key not in _CHANGEABLE}}
+                for entry in (old_record, record))
+    lines = [line for line in differences(old, new) if not line.startswith("task.config.model.sha256 ")]
+    if lines:
         remedy = "; give the data that it was trained on, or train into another folder"
-        raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}"
-                       f"{remedy if found[-1].startswith('data.') else ''}")
-    return {**record, "task": before["task"]}  # the digest of a model's source stays that of the beginning
+        raise KitError(f"{folder}: cannot be resumed, because {'; '.join(lines[:6])}"
+                       f"{remedy if lines[-1].startswith('data.') else ''}")
+    return {**record, "task": old_record["task"]}  # the digest of a model's source stays that of the beginning
 
 # %% ../../nbs/training/run.ipynb #153bb2b9
 def task_digest(task: Any) -> str:  # 64 hexadecimal digits
@@ -312,14 +312,14 @@ def _check_agreement(device: Device, task: Task, config: TrainConfig, data: Any)
     "Check that all processes have process 0's settings, `data` and versions; `KitError` names machine and key."
     if device.world == 1:
         return
-    own: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": package_versions()}
-    if find_place().local_rank == 0:  # a machine reads its recordings once
-        own["data"] = data if device.is_main else task.fingerprint(None)
-    own = json.loads(json.dumps(own, default=str))
-    (home, first), *others = device.gather_objects((socket.gethostname(), own))
+    settings: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": package_versions()}
+    if find_rank().local_rank == 0:  # a machine reads its recordings once
+        settings["data"] = data if device.is_main else task.fingerprint(None)
+    settings = json.loads(json.dumps(settings, default=str))
+    (host, first), *others = device.gather_objects((socket.gethostname(), settings))
     for rank, (machine, other) in enumerate(others, 1):
-        if found := differences({name: first[name] for name in other}, other):
-            raise KitError(f"process {rank}, on {machine}, differs from process 0, on {home}: {'; '.join(found[:3])}")
+        if lines := differences({name: first[name] for name in other}, other):
+            raise KitError(f"process {rank}, on {machine}, differs from process 0, on {host}: {'; '.join(lines[:3])}")
 
 # %% ../../nbs/training/run.ipynb #f7bd69a5
 _PIECE = 1 << 26  # bytes of a file that are sent at once
@@ -327,7 +327,7 @@ _PIECE = 1 << 26  # bytes of a file that are sent at once
 
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
-    folder, place = Path(folder), find_place()
+    folder, place = Path(folder), find_rank()
     if place.world == 1:
         return
     join(place, "gloo", purpose="resume")
@@ -335,24 +335,24 @@ def share_run(folder: str | Path) -> None:
         newest = latest_checkpoint(folder) if (folder / "config.json").exists() else None
         steps: list[Any] = [None] * place.world
         dist.all_gather_object(steps, int(newest.name) if newest else -1)
-        giver, takes = steps.index(max(steps)), place.local_rank == 0 and steps[place.rank] < max(steps)
+        sender, receives = steps.index(max(steps)), place.local_rank == 0 and steps[place.rank] < max(steps)
         files: dict[str, Path] = {}
-        if place.rank == giver and newest and min(steps) < max(steps):
+        if place.rank == sender and newest and min(steps) < max(steps):
             report_progress(f"{folder}: sending the checkpoint of step {max(steps)} to machines without it")
             best = read_best(folder)
-            for at in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
-                files |= {f"checkpoints/{at.name}/{path.name}": path for path in at.iterdir()}
+            for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
+                files |= {f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()}
             files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
         names = [sorted((name for name, path in files.items() if path.is_file()), key=lambda name: COMPLETE in name)]
-        dist.broadcast_object_list(names, src=giver)
+        dist.broadcast_object_list(names, src=sender)
         for name in names[0]:
-            with ExitStack() as opened:
-                source = opened.enter_context(files[name].open("rb")) if place.rank == giver else None
-                target = opened.enter_context(written_aside(folder / name)) if takes else None
+            with ExitStack() as stack:
+                source = stack.enter_context(files[name].open("rb")) if place.rank == sender else None
+                target = stack.enter_context(written_aside(folder / name)) if receives else None
                 piece = [b"?"]
                 while piece[0]:  # the last one is empty
                     piece = [source.read(_PIECE) if source else b""]
-                    dist.broadcast_object_list(piece, src=giver)
+                    dist.broadcast_object_list(piece, src=sender)
                     if target:
                         target.write(piece[0])
     finally:
@@ -379,7 +379,7 @@ def open_run(
     with ExitStack() as stack:
         budget = Budget(config.hours)
         stop = stack.enter_context(StopRequest(waits=False))
-        if find_place().rank == 0:
+        if find_rank().rank == 0:
             stack.enter_context(_removed_on_failure(folder, resume))
         device = open_device(config.device, config.precision, config.accumulation,
                              None if config.tracker == "none" else config.tracker, folder / "tracker",
@@ -391,8 +391,8 @@ def open_run(
         def claim() -> dict[str, Any]:
             stack.enter_context(run_lock(folder))
             record = claim_folder(folder, task, config, resume)
-            if removed := clean_leftovers(folder):
-                report(f"removed half-written files of a killed run: {', '.join(removed)}")
+            if leftovers := clean_leftovers(folder):
+                report(f"removed half-written files of a killed run: {', '.join(leftovers)}")
             if config.scratch:
                 use_scratch(folder, config.scratch)
             if check_memory:
@@ -405,8 +405,8 @@ def open_run(
             for name, content in task.sources().items():
                 path = folder / SOURCES / name
                 if path.is_file() and (old := read_bytes(path)) != content:
-                    kept = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
-                    report(f"{name}: has changed since the run began, which goes on with it; {kept} is the old source")
+                    copy = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
+                    report(f"{name}: has changed since the run began, which goes on with it; {copy} is the old source")
                 write_atomically(path, content)
 
         record = on_main(device, claim)
@@ -423,13 +423,13 @@ def open_run(
 @contextmanager
 def _removed_on_failure(folder: Path, resume: bool) -> Iterator[None]:
     "Create the folder; if a new run fails before its first checkpoint, remove its files."
-    started = check_resumable(folder, resume)
+    has_run = check_resumable(folder, resume)
     with new_folders(folder):
         try:
             yield
         except BaseException:
             with suppress(KitError):  # another process trains into it
-                if not started and not checkpoint_steps(folder):
+                if not has_run and not checkpoint_steps(folder):
                     with run_lock(folder):
                         for checkpoints in checkpoint_folders(folder):
                             with suppress(OSError):  # it is absent or not empty
@@ -454,14 +454,14 @@ def accumulate_gradients(run: Training, micro_batches: list[Any]) -> None:
     for number, batch in enumerate(micro_batches, start=1):
         last = number == len(micro_batches)
         work = run.task.size(batch)
-        placed = run.device.place(batch)
+        inputs = run.device.place(batch)
         with run.device.accumulate(run.model, last):
             with run.device.autocast():
-                found = run.task.compute_loss(run.model, placed)
+                loss_sum = run.task.compute_loss(run.model, inputs)
             rows = run.device.scalar(batch.step_rows)
-            loss = found.sum / rows
+            loss = loss_sum.sum / rows
             run.device.backward(loss)
-        metrics = {name: value / rows for name, value in found.metrics.items()}
+        metrics = {name: value / rows for name, value in loss_sum.metrics.items()}
         run.meter.add({"loss": loss, **metrics}, work)
         if not last:
             run.device.submit("a micro-batch", batch)
@@ -509,9 +509,9 @@ def collect(run: Run) -> None:
         skipped = run.device.precision.scaler and not math.isfinite(row["norm"])
         for name, value in ("loss", row["loss"]), ("gradient norm", row["norm"]):
             if not math.isfinite(value) and not (skipped and name != "loss"):
-                where, faults = _save_bad_step(run, step)
-                blamed = "; ".join(faults[:3]) or "its inputs are finite"
-                raise KitError(f"step {step}: the {name} is {value}; {blamed}; the batch is in {where}; "
+                path, faults = _save_bad_step(run, step)
+                cause = "; ".join(faults[:3]) or "its inputs are finite"
+                raise KitError(f"step {step}: the {name} is {value}; {cause}; the batch is in {path}; "
                                f"{_last_good(run)}")
     if rows:
         run.budget.seconds["step"] = max(run.budget.seconds["step"], seconds / len(rows))
@@ -607,12 +607,12 @@ def restore(run: Run) -> None:
         stored = Best(**state["best"]) if state["best"] else None
         bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
         run.best = min(bests, key=lambda best: best.value, default=None)
-        before, now = state["precision"]["compute"], run.device.precision.compute
+        old, new = state["precision"]["compute"], run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise KitError(f"{path}: its state is not that of this run ({error!r}); train into another folder, or remove "
                        "the checkpoint if it is damaged") from error
-    if before != now:
-        run.say(f"precision: the run used {before} before and uses {now} now")
+    if old != new:
+        run.say(f"precision: the run used {old} before and uses {new} now")
 
     def go_back() -> list[dict[str, Any]]:
         drop_rows_after(run.folder, run.step)
@@ -631,10 +631,10 @@ def _check_schedule(run: Run, step: int) -> None:
     if step > config.steps:
         raise KitError(f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps")
     steps = on_main(run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps)
-    was, now = (config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config))
-    if was == now:
+    old, new = (config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config))
+    if old == new:
         return
-    jump = (f"from {was:.3g} to {now:.3g} at step {step}, because the run was planned for {steps} steps "
+    jump = (f"from {old:.3g} to {new:.3g} at step {step}, because the run was planned for {steps} steps "
             f"and is for {config.steps}")
     if not config.new_schedule:
         raise KitError(f"{run.folder}: the learning rate would go {jump}; to go on with the new schedule, add "
@@ -664,9 +664,9 @@ def log(run: Run) -> None:
         return
     memory = float(run.device.memory_bytes())
     _warn_of_norms(run, rows)
-    if grown := run.memory.growth(run.step, memory):
-        warn(run, f"memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
-                  "something keeps tensors of earlier steps, such as a list of losses without detach()")
+    if growth := run.memory.growth(run.step, memory):
+        warn(run, f"memory grows by {growth / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
+             "something keeps tensors of earlier steps, such as a list of losses without detach()")
     seconds = max(run.meter.seconds, 1e-9)
     row = {"kind": "train", **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},
            "norm_max": max(row["norm"] for row in rows),
@@ -676,10 +676,10 @@ def log(run: Run) -> None:
            "memory_bytes": memory, **run.device.measurements()}
     if run.step - run.first_step >= _STEADY:
         steps_left = config.steps - run.step
-        left = steps_left * row["step_seconds"]
-        for what, every in (("evaluate", config.eval_every), ("write", config.checkpoint_every)):
-            left += budget.seconds[what] * (math.ceil(steps_left / every) if every else 1)
-        row["seconds_left"] = min(left, max(budget.limit - budget.spent(), 0.0))
+        time_left = steps_left * row["step_seconds"]
+        for action, interval in (("evaluate", config.eval_every), ("write", config.checkpoint_every)):
+            time_left += budget.seconds[action] * (math.ceil(steps_left / interval) if interval else 1)
+        row["seconds_left"] = min(time_left, max(budget.limit - budget.spent(), 0.0))
     record(run, row)
     run.meter.rows, run.meter.work, run.meter.seconds = [], {}, 0.0
 
@@ -691,9 +691,9 @@ def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
     if ratio:
         row = rows[number]
         largest = max(names, key=lambda name: row.get(name, 0.0), default="")
-        where = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
+        suffix = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
         warn(run, f"the gradient norm of step {run.step - len(rows) + 1 + number}, {row['norm']:.3g}, is {ratio:.0f} "
-                  f"times the running median{where}")
+             f"times the running median{suffix}")
     for name in names:
         norms = [row[name] for row in rows if name in row]
         if verdict := run.norms.verdict(name, norms, run.config.clip_norm):
@@ -701,10 +701,10 @@ def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
 
 # %% ../../nbs/training/run.ipynb #72d444a7
 @contextmanager
-def watched(run: Run, name: str) -> Iterator[None]:
+def forbid_changes(run: Run, name: str) -> Iterator[None]:
     "For code that may not change the models, in evaluation mode and without gradients; if it did, raise `KitError`."
-    averaged = unchanged(run.eval_model, name) if run.ema else nullcontext()
-    with torch.no_grad(), unchanged(run.plain_model, name), averaged:
+    guard = unchanged(run.eval_model, name) if run.ema else nullcontext()
+    with torch.no_grad(), unchanged(run.plain_model, name), guard:
         run.eval_model.eval()
         yield
 
@@ -713,10 +713,10 @@ def validate(run: Run) -> None:
     "Validate, run the task's hooks and keep the best step; a hook that changes the model raises `KitError`."
     collect(run)
     with run.budget.measure("evaluate"):
-        with watched(run, "validation"):
+        with forbid_changes(run, "validation"):
             values = run.task.evaluate(run.eval_model, run.device)
         for name, hook in run.task.hooks().items():
-            with watched(run, name):
+            with forbid_changes(run, name):
                 hook(run.eval_model, run.step, run.folder)
     values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
     run.values, run.validated_step, select = values, run.step, run.config.select
@@ -747,8 +747,8 @@ def should_stop(run: Run) -> bool:
         return False
     reason = run.stop.name or ("hours" if run.budget.over() else "")
     if device.world > 1:  # a sum over processes is cheaper than their reasons
-        wanted = device.sum_over_processes(torch.tensor(float(bool(reason)), device=device.torch_device)).item()
-        reason = next(filter(None, device.gather_objects(reason))) if wanted else ""
+        votes = device.sum_over_processes(torch.tensor(float(bool(reason)), device=device.torch_device)).item()
+        reason = next(filter(None, device.gather_objects(reason))) if votes else ""
     run.stopped = reason or run.stopped
     return bool(reason)
 
@@ -757,53 +757,53 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
     "Compute the next step's gradient, or compile every program that the run will need; then restore the run."
     device, meter, seconds = run.device, run.meter, []
     if device.compiles:
-        steps, scored = run.task.shapes(run.config, device)
+        steps, validation = run.task.shapes(run.config, device)
         run.say(f"compiling  {len(steps)} lengths x {min(run.config.accumulation, 2)} programs of training, "
-                f"{len(scored)} of validation")
+                f"{len(validation)} of validation")
         parts, groups = checkpoint_parts(run)
     else:
         with closing(run.task.batches(run.config, device, run.step)) as batches:
-            steps, scored = [next(batches)], []
+            steps, validation = [next(batches)], []
         parts, groups = {"buffers": dict(run.plain_model.named_buffers())}, []
-    kept = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
-            for part, tensors in parts.items()}
+    backup = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
+              for part, tensors in parts.items()}
     run.meter = Meter()
     for micro_batches in steps:
         times: list[float] = []
-        more = 6 if device.world == 1 and not device.compiles else 2  # several processes take the same number
-        while len(times) < 2 or (len(times) < more and sum(times) < 1.0):
+        limit = 6 if device.world == 1 and not device.compiles else 2  # several processes take the same number
+        while len(times) < 2 or (len(times) < limit and sum(times) < 1.0):
             device.synchronize()
-            started = time.monotonic()
+            start = time.monotonic()
             seed_step(run)
             accumulate_gradients(run, micro_batches)
             if device.compiles:
                 update_weights(run, micro_batches[-1])
                 run.step -= 1
             device.synchronize()
-            times.append(time.monotonic() - started)
+            times.append(time.monotonic() - start)
         seconds.append(min(times[1:]))  # the first prepares; the fastest is the least disturbed by other programs
     run.meter = meter
     if device.compiles:
-        with watched(run, "warm-up"):
-            mean_loss(run.task, run.eval_model, scored, device)
-        run.plain_model.load_state_dict(kept["model"])
-        unpack_optimizer(run.optimizer, run.plain_model, kept["optimizer"], groups)
+        with forbid_changes(run, "warm-up"):
+            mean_loss(run.task, run.eval_model, validation, device)
+        run.plain_model.load_state_dict(backup["model"])
+        unpack_optimizer(run.optimizer, run.plain_model, backup["optimizer"], groups)
         if run.ema:
-            run.ema.model.load_state_dict(kept["ema"])
+            run.ema.model.load_state_dict(backup["ema"])
         device.submit("restoring the state after the warm-up")
     else:
         run.optimizer.zero_grad(set_to_none=True)
         for name, buffer in parts["buffers"].items():
-            buffer.copy_(kept["buffers"][name])
+            buffer.copy_(backup["buffers"][name])
     return statistics.fmean(seconds) if seconds else 0.0
 
 # %% ../../nbs/training/run.ipynb #329110b9
 def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more when the optimizer has moments
     "Return the approximate size of a checkpoint, and how much it grows."
     tensors = [tensor for part in checkpoint_parts(run)[0].values() for tensor in part.values()]
-    trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
+    num_trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     size = sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
-    return size, 0 if run.optimizer.state else 8 * trained
+    return size, 0 if run.optimizer.state else 8 * num_trained
 
 
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
@@ -812,17 +812,17 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
               f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})" for group in run.optimizer.param_groups]
     size = sum(checkpoint_sizes(run))
-    intervals = [every for every in (config.checkpoint_every, config.eval_every) if every]
-    written = 2 + sum((config.steps - run.step) // every for every in intervals)  # with the first and the last
-    keep = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + written)
-    needed = on_main(device, lambda: check_disk_space(run.folder, size, keep))
+    intervals = [interval for interval in (config.checkpoint_every, config.eval_every) if interval]
+    writes = 2 + sum((config.steps - run.step) // interval for interval in intervals)  # with the first and the last
+    num_kept = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + writes)
+    needed = on_main(device, lambda: check_disk_space(run.folder, size, num_kept))
     hours = f", or {config.hours:.3g} hours" if config.hours else ""
-    later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
+    start = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
         "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
-        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{later} to "
+        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
                     f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}",
         "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped "
                  f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
@@ -832,8 +832,8 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
         "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s a step, "
                 "without validation"}
     if device.compiles:
-        made = device.measurements()
-        lines["programs"] = f"{made['programs']:.0f} compiled or loaded in {made['compile_seconds']:.0f} s"
+        counts = device.measurements()
+        lines["programs"] = f"{counts['programs']:.0f} compiled or loaded in {counts['compile_seconds']:.0f} s"
     return lines
 
 # %% ../../nbs/training/run.ipynb #d4b23df3
@@ -843,10 +843,10 @@ def begin(run: Run) -> None:
         run.say(f"{run.folder}: complete, {run.step} steps are done")
         return
     run.say(run.device.describe())
-    for what, text in describe_run(run, warm_up(run)).items():
-        run.say(f"{what:<10} {text}")
+    for name, text in describe_run(run, warm_up(run)).items():
+        run.say(f"{name:<10} {text}")
     run.budget.copies = 2 if run.config.scratch else 1
     if run.saved_step != run.step:
-        now, later = checkpoint_sizes(run)
+        size, growth = checkpoint_sizes(run)
         checkpoint(run)
-        run.budget.seconds["write"] *= (now + later) / now
+        run.budget.seconds["write"] *= (size + growth) / size

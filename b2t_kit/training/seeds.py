@@ -47,8 +47,8 @@ def spread_text(spread: dict[str, Any]) -> str:
     if spread["mean"] is None:
         return f"{spread['metric']}: no seed has a best value"
     sd = "" if spread["sd"] is None else f" with a standard deviation of {spread['sd']:.2g}"
-    each = ", ".join(f"{value:.4g}" for value in spread["values"].values() if value is not None)
-    return f"{spread['metric']} {spread['mean']:.4g}{sd} over {len(spread['values'])} seeds ({each})"
+    values = ", ".join(f"{value:.4g}" for value in spread["values"].values() if value is not None)
+    return f"{spread['metric']} {spread['mean']:.4g}{sd} over {len(spread['values'])} seeds ({values})"
 
 # %% ../../nbs/training/seeds.ipynb #a87fc7fb
 _CONTROLLER_PORT = 8476  # of the first TPU chip; the others follow
@@ -95,13 +95,13 @@ class SeedBoard:
     def show(self, last: bool = False) -> None:
         "Print new validations, and draw the figure if it is time."
         rows = self.rows()
-        for seed, found in rows.items():
-            for row in found[self.shown[seed]:]:
+        for seed, seed_rows in rows.items():
+            for row in seed_rows[self.shown[seed]:]:
                 if row["kind"] == "eval":
                     print(f"seed {seed}  {row_text(row, self.steps)}", flush=True)
-        changed, self.shown = self.shown, {seed: len(found) for seed, found in rows.items()}
-        if last or changed != self.shown and time.monotonic() - self.drawn_at >= 10:  # seconds
-            figure = draw_runs({f"seed {seed}": found for seed, found in rows.items()})
+        previous, self.shown = self.shown, {seed: len(seed_rows) for seed, seed_rows in rows.items()}
+        if last or previous != self.shown and time.monotonic() - self.drawn_at >= 10:  # seconds
+            figure = draw_runs({f"seed {seed}": seed_rows for seed, seed_rows in rows.items()})
             write_atomically(next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72))
             self.drawn_at = time.monotonic()
             if self.canvas:
@@ -125,8 +125,8 @@ def train_side_by_side(
     metric: str = "per",  # the value whose spread is reported
 ) -> dict[int, int]:  # exit status of each seed
     "Train or resume all seeds at once; raise `KeyboardInterrupt` with the signal's name if one stops them."
-    out = next(iter(folders.values())).parent
-    board, asked = SeedBoard(folders, steps), False
+    parent = next(iter(folders.values())).parent
+    board, stopping = SeedBoard(folders, steps), False
     processes: dict[int, subprocess.Popen] = {}
     statuses: dict[int, int] = {}
     with StopRequest() as stop, ExitStack() as stack:
@@ -141,8 +141,8 @@ def train_side_by_side(
             processes[seed] = stack.enter_context(process)  # waits for it
             stack.callback(process.terminate)  # before it waits; nothing if it has ended
         while len(statuses) < len(processes):
-            if stop.name and not asked:
-                asked = True
+            if stop.name and not stopping:
+                stopping = True
                 for process in processes.values():
                     process.terminate()
             for seed, process in processes.items():
@@ -151,16 +151,16 @@ def train_side_by_side(
                     if process.returncode not in SAVED:
                         lines = read_text(folders[seed].with_name(f"{folders[seed].name}.txt")).strip().splitlines()
                         reason = lines[-1].removeprefix("error: ") if lines else "it printed nothing"
-                        how = (f"status {process.returncode}" if process.returncode > 0
-                               else f"signal {signal.Signals(-process.returncode).name}")
-                        print(f"seed {seed} died with {how}: {reason}; the others go on, and --resume brings it back",
+                        cause = (f"status {process.returncode}" if process.returncode > 0
+                                 else f"signal {signal.Signals(-process.returncode).name}")
+                        print(f"seed {seed} died with {cause}: {reason}; the others go on, and --resume brings it back",
                               file=sys.stderr, flush=True)
             board.show()
             time.sleep(0.2)
     board.show(last=True)
-    if asked:
+    if stopping:
         raise KeyboardInterrupt(stop.name)
     spread = spread_of({seed: read_best(folder) for seed, folder in folders.items()}, metric)
-    save_json(out / "seeds.json", spread)
+    save_json(parent / "seeds.json", spread)
     print(spread_text(spread))
     return statuses

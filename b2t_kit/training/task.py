@@ -196,24 +196,24 @@ def mean_loss(
     device: Device,
 ) -> dict[str, float]:  # "loss" and the task's own metrics, each per row
     "Loss and metrics per real row, over the batches of all processes."
-    kept = []  # sums and outputs of each batch, on the device
+    pairs = []  # sums and outputs of each batch, on the device
     for batch in batches:
         with device.autocast():
             loss = task.compute_loss(model, device.place(batch))
         rows = torch.as_tensor(loss.count, device=loss.sum.device)
         sums = {"rows": rows, "loss": loss.sum, **loss.metrics}
-        kept.append((device.keep(sums), device.keep(loss.outputs)))
+        pairs.append((device.keep(sums), device.keep(loss.outputs)))
         del loss  # otherwise its intermediate values stay in memory
         device.submit("validation", batch)
-    fetched = iter(device.fetch([value for pair in kept for part in pair for value in part.values()]))
+    fetched = iter(device.fetch([value for pair in pairs for part in pair for value in part.values()]))
     totals: dict[str, float] = {}
-    for sums, outputs in kept:
+    for sums, outputs in pairs:
         numbers = {name: float(next(fetched)) for name in sums}
         on_host = {name: next(fetched) for name in outputs}
         for name, value in (numbers | task.score(on_host) if outputs else numbers).items():
             totals[name] = totals.get(name, 0.0) + value
     if device.world > 1 and not device.computes_globally:
-        names = sorted({name for some in device.gather_objects(list(totals)) for name in some})
+        names = sorted({name for group in device.gather_objects(list(totals)) for name in group})
         row = torch.tensor([totals.get(name, 0.0) for name in names], dtype=torch.float64, device=device.torch_device)
         totals = dict(zip(names, device.sum_over_processes(row).tolist()))
     num_rows = max(totals.pop("rows", 0.0), 1.0)
