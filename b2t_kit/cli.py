@@ -644,7 +644,7 @@ class BuildModel(Excludes):
     min_count: int = 1  # without --vocabulary, leave out words that occur less often
     # memory that counting may use; default: what is free
     memory: Annotated[int | None, arg(metavar="MB"), UNSET] = None
-    LIMITS = {"memory": (1, 10**7), "order": (1, 20), "prune": (0, 10**9), "min_count": (0, 10**9)}
+    LIMITS = {"memory": (1, 10**7), "order": (1, 6), "prune": (0, 10**9), "min_count": (0, 10**9)}
 
     def act(self) -> None:
         from b2t_kit.lm import build_language_model, describe_language_model
@@ -1052,12 +1052,10 @@ class Doctor(Verb):
                 "en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
         else:
-            remarks = []
             if self.device:
                 report_progress("testing the device; minutes where programs are compiled, ten at most")
-            for remark in doctor.check_device(self.device) if self.device else doctor.inspect_machine():
-                print(remark, flush=True)
-                remarks.append(remark)
+            remarks = doctor.check_device(self.device) if self.device else doctor.inspect_machine()
+            print(*remarks, sep="\n")
             problems = sum(remark.state == "problem" for remark in remarks)
             print(f"{problems or 'no'} problem{'' if problems == 1 else 's'}")
             values = {"problems": problems, "checks": [asdict(remark) for remark in remarks]}
@@ -1159,7 +1157,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
 # %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
-    "Return the verb that a command line means; raise `KitError`, and exits after `--help`."
+    "Return the verb that a command line means; raise `KitError`, or exit after `--help`."
     name, verb = find_verb(words)
     program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]

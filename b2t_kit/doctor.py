@@ -441,7 +441,7 @@ def inspect_quota(answer: str) -> list[Remark]:  # of `kaggle quota`, as CSV or 
 
 # %% ../nbs/doctor.ipynb #df7072ff
 def inspect_machine() -> list[Remark]:
-    "Yield remarks about this machine, good and bad, without opening a device."
+    "Return remarks about this machine, good and bad, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
 
     versions, chips, host = installed_packages(), tpu_chips(), find_platform()

@@ -431,7 +431,7 @@ def _digest(line: bytes) -> bytes:
 
 # %% ../nbs/lm.ipynb #941f1e61
 def _write_model(model: LanguageModel, path: str | Path) -> Path:
-    "Write a model and return the path; raise `KitError` and leaves no file if writing fails."
+    "Write a model and return the path; raise `KitError`, leaving no file, if writing fails."
     header = {"counts": model.counts, "words": model.words, "origin": model.origin,
               "checked": [f"{mark:x}" for mark in model.checked.tolist()], "hash": model.hash}
     line = json.dumps(header, allow_nan=False).encode() + b"\n"
@@ -1044,7 +1044,7 @@ def build_language_model(
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
     memory: int | None = None,  # MB; None: what is free
 ) -> LanguageModel:
-    "Train a model and write it; raise `KitError` and writes nothing if it fails."
+    "Train a model and write it; raise `KitError`, with nothing written, if that fails."
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
@@ -1199,7 +1199,7 @@ def mix_language_models(
     exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
 ) -> LanguageModel:
-    "Mix models and write the result; raise `KitError` and writes nothing if it fails."
+    "Mix models and write the result; raise `KitError`, with nothing written, if that fails."
     check_model_name(out)
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")

@@ -668,7 +668,7 @@ def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config
 # %% ../../nbs/data/batches.ipynb #c28dd8f1
 def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.Tensor, config: Augment,
                width: torch.Tensor | None = None) -> torch.Tensor:
-    "Return all augmentations in the order of the baseline, for a whole batch at once."
+    "Return augmented features, in the order of the published baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
     if width is not None:  # no noise where a trial has no features

@@ -775,7 +775,7 @@ class DayStatistics:
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
     def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
-        "Return the warnings about the day, besides its mean and standard deviation."
+        "Yield the warnings about the day, besides its mean and standard deviation."
         bins, number = self.others.tolist()
         probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
         longest = max(10.0, math.log(1e-9) / math.log(probability))  # chance makes one of this length in a billion bins

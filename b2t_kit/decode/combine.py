@@ -53,7 +53,7 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
 
 # %% ../../nbs/decode/combine.ipynb #23621d4b
 def same_trials(lists: Sequence[Sequence[LogitTrial]]) -> Sequence[Sequence[LogitTrial]]:
-    "Return the sorted trials of each model, if they are the same ones; raise `KitError` otherwise."
+    "Return the trials of each model; raise `KitError` if they are not the same ones."
     for other in lists[1:]:
         if keys := sorted({trial.place for trial in lists[0]} ^ {trial.place for trial in other}):
             raise KitError(f"{other[0].name}: differs from {lists[0][0].name} in trial "

@@ -131,7 +131,7 @@ def tune(
         return searches[config]
 
     def chosen(rows: np.ndarray) -> SearchResult:
-        "Return the settings with the fewest errors in some trials."
+        "Return the search with the fewest errors in some trials."
         for penalty, silence in itertools.product(_BLANK_PENALTIES, _MISSING_SILENCES):
             searched(replace(config, blank_penalty=penalty, missing_silence=silence))
         proposals = sorted((one.propose(rows) for one in searches.values()), key=lambda one: one[0])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..core import KitError, Rank, find_rank, from_dict
-from .torch import Device, DeviceOptions, tpu_chips
+from .torch import Device, DeviceOptions, open_torch, tpu_chips
 from ..precision import refuse_ambient
 
 # %% ../../nbs/devices/select.ipynb #2f4aa5f7
@@ -89,8 +89,6 @@ def open_device(
 
         opened: Device = open_xla(*arguments)
     else:
-        from b2t_kit.devices.torch import open_torch
-
         opened = open_torch(*arguments)
     opened.accumulation, opened.notices = accumulation, [f"{'chosen':<10} {choice_text(name, device)}", *notices]
     return opened

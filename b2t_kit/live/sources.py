@@ -283,7 +283,7 @@ class Inbox:
             self.changed.notify_all()
 
     def _put(self, piece: Piece) -> None:
-        "Add a piece; if there is no space, wait for it, or drop the oldest piece without a cue."
+        "Add a piece; if there is no space, wait for it, or drop the oldest piece, one without a cue first."
         with self.changed:
             while self.waiting and (len(self.waiting) >= MOST_PIECES or MOST_BYTES < piece.bins.nbytes + sum(
                     other.bins.nbytes for other in self.waiting)):

@@ -400,7 +400,7 @@ class FrameSteps:
         self.states: Any = None
 
     def ahead(self, window: torch.Tensor) -> None:  # (fewer than patch, C) smoothed bins of the next patch
-        "Use the bins of the next patch that are there; this network cannot yet."
+        "Begin with those bins of the next patch that are there; a network that cannot does nothing."
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32

@@ -243,7 +243,7 @@ def show_text(state: RunState) -> str:
                              for part in task.get("sets", [])]
     if (path := state.folder / TEMPERATURE_FILE).is_file():
         with damaged(path):
-            facts["certain"] = certainty(record := load_json(path)) + f" ({record['origin']})"
+            facts["certainty"] = certainty(record := load_json(path)) + f" ({record['origin']})"
     unchanged = "" if parts["differs from the recipe:"] else ", unchanged"
     facts["recipe"] = f"{recipe}{unchanged}" if recipe else f"none; the task is {state.task}"
     if (path := state.folder / "eval/val/result.json").is_file():

@@ -285,7 +285,7 @@ def logits_key(
 
 def cached_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
                   folder: Path) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
-    "Return the logits of a run; the network runs only if there are none of these weights and recordings."
+    "Return where a run's logits are; the network runs only if there are none of these weights and recordings."
     key = logits_key(decoder, recordings, device, Path(run) / MEMO)
     return cache_file(folder / "logits.hdf5", key, lambda path: write_logits(
         path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),

@@ -108,7 +108,7 @@ class TrainTomography(_Original):
         for name in given.keys() & {"data_path", "statistics"}:
             given[name] = str(Path(given[name]).resolve())
         task.given = given
-        # more epochs are asked for by --epochs, so the new rate is only said
+        # --epochs asked for more already, so another schedule is reported, not refused
         uninterrupted(train(task, replace(config, new_schedule=options.resume), folder, options.resume,
                             check_memory=check_memory))
         return SUCCESS

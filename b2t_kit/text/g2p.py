@@ -205,7 +205,7 @@ class Pronouncer(Mapping):
         return word in self._own or word in dictionary()
 
     def __repr__(self) -> str:
-        return f"Lexicon of {len(self):,} words, {len(self._own):,} of them your own"
+        return f"Pronouncer of {len(self):,} words, {len(self._own):,} of them your own"
 
     def pronounce(self, word: str) -> list[Pronunciation]:  # most usual first; one guess for a word in no list
         "Return all pronunciations of a word; raise `KitError` if it has no letters."

@@ -42,7 +42,7 @@ class Lexicon:
                 raise KitError(f"word {word!r} has no pronunciation, or an empty one: give one, or leave the word out")
             for form in dict.fromkeys(map(tuple, forms)):
                 if unknown := [name for name in form if name not in classes]:
-                    raise KitError(f"word {word!r}: {unknown[0]!r} is not one of the {len(classes)} phonemes")
+                    raise KitError(f"word {word!r}: {unknown[0]!r} is not one of the {len(classes)} classes")
                 self.entries.append((number, tuple(classes[name] for name in form)))
         if not self.entries:
             raise KitError("the lexicon is empty: give it at least one word")

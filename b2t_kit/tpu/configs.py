@@ -20,7 +20,7 @@ from ..training.task import RunSettings
 @cache
 def configurations() -> dict[str, Callable[[], RunSettings]]:
     "Return all named settings: those of speech first."
-    if find_spec("b2t_kit.tasks"):  # a wing
+    if find_spec("b2t_kit.tasks"):  # a part of the package that can be left out
         for module in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
             import_module(f"b2t_kit.tasks.{module.name}")
     groups = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith("b2t_kit.tasks.")]
