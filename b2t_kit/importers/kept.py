@@ -24,7 +24,7 @@ from ..data.dataset import MAX_BINS, MAX_FEATURES, Fault
 MOST_KEPT = 10**10  # bins; six years of them
 
 
-def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # number -> first bin, the one after the last, what was meant
+def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # number -> bins from, to before, meant
     "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
     sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
