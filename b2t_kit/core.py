@@ -790,10 +790,10 @@ class HashCache:
                 hashes |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
         return hashes
 
-    def keep(self, found: Mapping[Path, tuple[list[int] | None, dict[str, str]]]) -> None:
+    def keep(self, files: Mapping[Path, tuple[list[int] | None, dict[str, str]]]) -> None:
         "Remember the hashes of files with a state, which was the same before and after reading."
         entries = dict(self.kept)
-        for path, (state, hashes) in found.items():
+        for path, (state, hashes) in files.items():
             if state:
                 entries[f"{path.parent.name}/{path.name}"] = _of_this_process[str(path.resolve())] = {
                     "state": state, "hashes": hashes}

@@ -324,18 +324,18 @@ def installed_packages() -> dict[str, str]:
     return versions
 
 # %% ../nbs/doctor.ipynb #def8fced
-def inspect_packages(versions: Mapping[str, str], wanted: Mapping[str, str]) -> list[Remark]:
+def inspect_packages(versions: Mapping[str, str], requirements: Mapping[str, str]) -> list[Remark]:
     "Say which packages are installed, and which do not fit torch_xla or the kit."
     torch, xla, accelerate, libtpu = (versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu"))
     remarks = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
     old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)  # what settings.ini asks for
     remedy = "; pip install 'accelerate>=1.10'" * old
     remarks.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy))
-    if xla and libtpu and "libtpu" in wanted:
-        fits = libtpu.split(".")[:3] == wanted["libtpu"].split(".")[:3]
-        remedy = "" if fits else f"; pip install libtpu=={wanted['libtpu']}, and restart"
+    if xla and libtpu and "libtpu" in requirements:
+        fits = libtpu.split(".")[:3] == requirements["libtpu"].split(".")[:3]
+        remedy = "" if fits else f"; pip install libtpu=={requirements['libtpu']}, and restart"
         remarks.append(Remark("libtpu", "ok" if fits else "problem",
-                              f"{libtpu}; torch_xla {xla} was built for {wanted['libtpu']}{remedy}"))
+                              f"{libtpu}; torch_xla {xla} was built for {requirements['libtpu']}{remedy}"))
     if xla and "tensorflow" in versions:
         remarks.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
                               "tensorflow-cpu cannot (C17a)"))

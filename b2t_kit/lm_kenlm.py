@@ -484,11 +484,11 @@ def _one_step(model, states, word):
 
 
 @numba.njit(nogil=True)
-def _find_words(model, size, keys, found):
+def _find_words(model, size, keys, numbers):
     for row in range(len(keys)):
         cell = find_key(model, 0, keys[row])
-        found[row] = np.int64(model.cells[cell]) if cell != _ABSENT else 0
-        if found[row] >= size:
+        numbers[row] = np.int64(model.cells[cell]) if cell != _ABSENT else 0
+        if numbers[row] >= size:
             raise DamagedModel("a word has a number that is too large")
 
 # %% ../nbs/lm_kenlm.ipynb #08821694
@@ -496,8 +496,8 @@ _LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.f
 
 # %% ../nbs/lm_kenlm.ipynb #585fde5e
 @numba.njit(nogil=True)
-def _walk_level(model, n, size, found, begin, stop, expected):
-    "Read the n-grams of some contexts of a level, into `found` unless it is empty."
+def _walk_level(model, n, size, ngrams, begin, stop, expected):
+    "Read the n-grams of some contexts of a level, into `ngrams` unless it is empty."
     for parent in range(begin, stop):
         low, end = pointer(model, n - 1, parent), pointer(model, n - 1, parent + 1)
         if low != expected or end < low:
@@ -511,18 +511,18 @@ def _walk_level(model, n, size, found, begin, stop, expected):
             if word == 0 and as_float(log10_p) == 0:
                 raise DamagedModel("an n-gram is all zeros")
             last = word
-            if len(found):
-                found[row].parent, found[row].word = parent, word
-                found[row].log10_p, found[row].back = as_float(log10_p), as_float(back)
+            if len(ngrams):
+                ngrams[row].parent, ngrams[row].word = parent, word
+                ngrams[row].log10_p, ngrams[row].back = as_float(log10_p), as_float(back)
         expected = end
     return expected
 
 # %% ../nbs/lm_kenlm.ipynb #12ee8ccb
-def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> None:
-    "Read all n-grams of n words of a trie, into `found`; raise `DamagedModel` at the first fault."
-    found, contexts, expected = np.zeros(0, _LISTED) if found is None else found, model.num_words, 0
+def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) -> None:
+    "Read all n-grams of n words of a trie, into `ngrams`; raise `DamagedModel` at the first fault."
+    ngrams, contexts, expected = np.zeros(0, _LISTED) if ngrams is None else ngrams, model.num_words, 0
     for part in chunks(contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"):
-        expected = _walk_level(model.arrays, n, model.num_words, found, part.start, part.stop, expected)
+        expected = _walk_level(model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected)
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
 

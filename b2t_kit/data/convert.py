@@ -372,11 +372,11 @@ def quarantine_record(record: Any) -> dict[str, dict[str, int]]:
 # %% ../../nbs/data/convert.ipynb #56558128
 def refuse_leak(
     run: str | Path,  # for the message
-    seen: dict[str, str],  # session trained on -> its set
+    training_sets: dict[str, str],  # session trained on -> its set
     recordings: Recordings,  # the test; its own training split is no leak
 ) -> None:
     "Raise `KitError` if a run was trained on days of its test in another set."
-    others = {session: name for session, name in seen.items() if name != recordings.signal.dataset}
+    others = {session: name for session, name in training_sets.items() if name != recordings.signal.dataset}
     days = frozenset().union(*map(days_in, others))
     if overlap := [info for info in recordings.infos if days & days_in(info.session)]:
         sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in overlap})

@@ -335,16 +335,16 @@ def read_signal(file: h5py.File) -> Signal:
 def signal_difference(
     signal: Signal,  # of a file's features
     other: str | Path,  # another one, or a run
-    known: Signal,  # of the other's
+    expected: Signal,  # of the other's
 ) -> str:  # empty if the two go together
     "Return why two files do not go together, and the remedy."
     names = [item.name for item in fields(Signal) if item.compare
-             and getattr(signal, item.name) != getattr(known, item.name)]
+             and getattr(signal, item.name) != getattr(expected, item.name)]
     if not names:
         return ""
-    difference = f"{signal}, but {other} has {known}"
-    if str(signal) == str(known):
-        difference = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(known, names[0])}'"
+    difference = f"{signal}, but {other} has {expected}"
+    if str(signal) == str(expected):
+        difference = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(expected, names[0])}'"
     return f"has {difference}; these cannot be mixed: keep them in folders of their own"
 
 # %% ../../nbs/01_dataset.ipynb #567700a3
@@ -505,7 +505,7 @@ def index_file(
     day: int,  # index of the session
     labelled: bool,  # False for the test split
     signal: Signal,  # of its features
-    seen: dict[tuple[int, int], str],  # block and trial number -> file and group; filled
+    locations: dict[tuple[int, int], str],  # block and trial number -> file and group; filled
 ) -> Iterator[TrialInfo | Fault]:
     "Return the trials of a file in order, and the faults of the others."
     path = Path(file.filename)
@@ -520,7 +520,7 @@ def index_file(
     for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
         try:
             info, location = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
-            if (duplicate := seen.setdefault((info.block, info.number), location)) != location:
+            if (duplicate := locations.setdefault((info.block, info.number), location)) != location:
                 raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {duplicate}")
             yield info
         except Fault as fault:
@@ -840,13 +840,13 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
             for text, names in warnings.items()] + length + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
-def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
+def _check_features(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     features = read_features(file, info)
     day.add(features, f"{info.group} of {info.file.name}", info.sentence)
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
     location = f"{info.group} of {info.session}, {info.file.name}"
-    duplicate = heard.setdefault(hashlib.blake2b(features, digest_size=16).digest(), location)
+    duplicate = hashes.setdefault(hashlib.blake2b(features, digest_size=16).digest(), location)
     with reading(info.file, info.group, "input_features"):
         if (features == features[:1]).all():
             raise KitError("is the same in all bins")
@@ -860,7 +860,7 @@ def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStati
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
 
-def _check_labels(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
+def _check_labels(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
     day.min_span = min(day.min_span, info.num_bins // needed)
@@ -871,7 +871,7 @@ def _check_labels(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatist
             raise KitError(f"{info.num_bins} bins make {patches} patches, but the labels need {needed}")
 
 
-def _check_sentence(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
+def _check_sentence(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
     if not sentence.strip():
         raise Fault(info.file, info.group, "sentence_label", "is empty")
@@ -909,31 +909,32 @@ def check_folder(
                 yield fault
 
 
-def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, days: dict) -> Iterator[Fault]:
+def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, hashes: dict,
+                days: dict) -> Iterator[Fault]:
     signal = signals[path] = read_signal(file)
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
     day, labelled = days.setdefault(path.parent.name, DayStatistics(signal)), path.name != "data_test.hdf5"
-    for info in index_file(file, 0, labelled, signal, seen):
+    for info in index_file(file, 0, labelled, signal, locations):
         if isinstance(info, Fault):
             yield info
             continue
         for check in (_check_features, *(_check_labels, _check_sentence) * labelled):
             try:
-                check(file, info, heard, day)
+                check(file, info, hashes, day)
             except Fault as fault:
                 yield fault
 
 # %% ../../nbs/01_dataset.ipynb #091403d9
 def fault_lines(
-    found: Iterable[Fault],  # from `check_folder`
+    faults: Iterable[Fault],  # from `check_folder`
     counts: Counter[tuple[str, str]],  # by kind; filled
     whole: int = 100,  # faults that are all written out
 ) -> Iterator[str]:
     "Yield a line for each of the first faults, then for each new kind; at the end, how many more there were of each."
     first, hidden = dict[tuple[str, str], Fault](), Counter[tuple[str, str]]()
-    for fault in found:
+    for fault in faults:
         if first.setdefault(fault.kind, fault) is fault or counts.total() < whole:
             yield str(fault)
         else:

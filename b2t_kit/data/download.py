@@ -314,7 +314,7 @@ UNPACKED = 1.8  # size of the recordings relative to their archive
 # %% ../../nbs/data/download.ipynb #3adc8dd8
 def fetch_archives(
     published: RecordingSet,
-    wanted: Mapping[str, str],  # pattern of archives' names -> folder that they unpack to; "": of the archive's name
+    patterns: Mapping[str, str],  # pattern of archives' names -> folder that they unpack to; "": of the archive's name
     out: str | Path,  # folder for these folders, and for `terms.json`; created if needed
     token: str | None = None,  # of the archive, see `read_token`
     progress: bool = True,  # show progress bars
@@ -324,7 +324,7 @@ def fetch_archives(
     "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
     with new_folders(out) as folder:
         files, paths = list_files(published.doi, base_url), dict[RemoteFile, Path]()
-        for pattern, target in wanted.items():
+        for pattern, target in patterns.items():
             matches = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
                        for file in files if fnmatchcase(file.name, pattern)}
             if not matches:

@@ -56,16 +56,16 @@ class Graph(NamedTuple):
 
 # %% ../../nbs/decode/align.ipynb #384e0262
 @njit(nogil=True)
-def _join(graph: Graph, size: np.ndarray, source: int, target: int, heard: int, weight: float) -> None:
+def _join(graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float) -> None:
     row, size[1] = size[1], size[1] + 1
-    graph.edges[row, 0], graph.edges[row, 1], graph.edges[row, 2], graph.weight[row] = source, target, heard, weight
+    graph.edges[row, 0], graph.edges[row, 1], graph.edges[row, 2], graph.weight[row] = source, target, label, weight
 
 
 @njit(nogil=True)
-def _state(graph: Graph, size: np.ndarray, owner: int, heard: int) -> int:
+def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
     state, size[0] = size[0], size[0] + 1
     graph.owner[state], graph.final[state] = owner, 0
-    _join(graph, size, state, state, heard, 0.0)
+    _join(graph, size, state, state, label, 0.0)
     return state
 
 # %% ../../nbs/decode/align.ipynb #e35e0706

@@ -340,12 +340,12 @@ class StreamDecoder:
         return Update(len(self._rows) - 1, self.bins, name, words, alternatives, seconds, logits=row,
                       computed=time.thread_time() - cpu_start)
 
-    def _words(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
+    def _words(self, hypotheses: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "Return the best sentence with its confidences, and those after it."
-        if not found:
+        if not hypotheses:
             return (), ()
-        alternatives = tuple(hypothesis.sentence for hypothesis in found[1 : 1 + self.config.alternatives])
-        return tuple(zip(found[0].words, found[0].confidences)), alternatives
+        alternatives = tuple(hypothesis.sentence for hypothesis in hypotheses[1 : 1 + self.config.alternatives])
+        return tuple(zip(hypotheses[0].words, hypotheses[0].confidences)), alternatives
 
     def _count_stable(self, words: list[str]) -> int:
         "Return how many words have stayed the same for long enough to be shown."

@@ -36,14 +36,14 @@ _CONFIRMED = 3  # proposals that are searched
 TUNED = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus")  # what is tuned
 
 
-def edits_of_grid(found: Sequence[Hypothesis], truth: str) -> np.ndarray:  # (scales, bonuses) int64
+def edits_of_grid(hypotheses: Sequence[Hypothesis], truth: str) -> np.ndarray:  # (scales, bonuses) int64
     "Return the word errors of a trial, from its n-best list, with each pair of cheap weights."
     reference = normalise(truth).split()
-    if not found:
+    if not hypotheses:
         return np.full((len(SCALES), len(BONUSES)), len(reference))
-    acoustic, language, words = np.array([(one.acoustic, one.language, one.num_words) for one in found]).T
+    acoustic, language, words = np.array([(one.acoustic, one.language, one.num_words) for one in hypotheses]).T
     totals = np.multiply.outer(SCALES, acoustic)[:, None] + language + np.multiply.outer(BONUSES, words)
-    edits = np.array([edit_distance(reference, list(one.words)) for one in found])
+    edits = np.array([edit_distance(reference, list(one.words)) for one in hypotheses])
     return edits[totals.argmax(axis=2)]
 
 # %% ../../nbs/decode/tune.ipynb #5117bdfb
@@ -197,11 +197,11 @@ class TuningRecord:
     held_out: float | None = None  # error rate with each half scored by the weights of the other
     logits: str = ""  # hash of what the logits were computed from
 
-    def settings(self, wanted: Mapping[str, Any]) -> SearchConfig | None:
+    def settings(self, current: Mapping[str, Any]) -> SearchConfig | None:
         "Return the tuned weights; raise `KitError` if they were tuned for something else, see `tuned_for`."
         if self.config is None:
             return None
-        if names := [name for name in differing(wanted, self.tuned_for) if name in wanted]:
+        if names := [name for name in differing(current, self.tuned_for) if name in current]:
             raise KitError(f"{self.path}: was tuned {_OTHERS[names[0]]}, tune again, or remove the file")
         return self.config
 

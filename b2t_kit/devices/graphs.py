@@ -14,8 +14,8 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 # %% ../../nbs/devices/graphs.ipynb #cdbb1ca6
-def _listed(found: Any) -> list[torch.Tensor]:
-    return [found] if torch.is_tensor(found) else list(found)
+def _listed(value: Any) -> list[torch.Tensor]:
+    return [value] if torch.is_tensor(value) else list(value)
 
 
 class Passes:

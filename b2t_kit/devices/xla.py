@@ -306,7 +306,7 @@ SPAWNED = {  # variables that a launcher of several processes per host sets
 }
 
 
-def check_start(asked: str, chips: list[str]) -> None:
+def check_start(requested: str, chips: list[str]) -> None:
     "Raise `KitError` for anything that would make torch_xla fail, or compute something else."
     runtime = os.environ.get("PJRT_DEVICE", "")
     for name, launcher in SPAWNED.items():
@@ -317,9 +317,9 @@ def check_start(asked: str, chips: list[str]) -> None:
     if os.environ.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
         raise KitError("XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
                        "trial's noise, to 32 bits; unset it and start again")
-    if asked == "tpu" and runtime not in ("", "TPU"):
+    if requested == "tpu" and runtime not in ("", "TPU"):
         raise KitError(f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it")
-    if (asked == "tpu" or runtime == "TPU") and not chips:
+    if (requested == "tpu" or runtime == "TPU") and not chips:
         raise KitError("device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
                        "TPU v5e-8, and if it is chosen start the session again; or choose device cpu")
     ours, theirs = version("torch"), version("torch_xla")

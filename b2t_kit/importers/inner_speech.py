@@ -91,10 +91,10 @@ class InnerSpeech(Divided):
                 yield SourceTrial(path, group, read, signal, int(block), index, sentence=word)
 
 
-def inner_bins(found: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32
+def inner_bins(data: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32
     "Return some bins, in 20 ms."
-    return np.concatenate([join_bins(found["binnedTX"][start:end], times, True),
-                           join_bins(found["spikePow"][start:end], times, False)], 1)
+    return np.concatenate([join_bins(data["binnedTX"][start:end], times, True),
+                           join_bins(data["spikePow"][start:end], times, False)], 1)
 
 
 def unknown_layout(path: Path) -> Fault:

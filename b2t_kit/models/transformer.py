@@ -255,14 +255,14 @@ class CausalAttention(nn.Module):
     def forward(
         self,
         frames: torch.Tensor,  # (B, Q, width) float32
-        seen: torch.Tensor,  # (1 or B, 1, Q, K) bool
+        visible: torch.Tensor,  # (1 or B, 1, Q, K) bool
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D): keys and values of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width); (2, B, H, K, D)
         parts = self.qkv(self.norm(frames)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, cache = parts[0], parts[1:]
         if state is not None:
             cache = torch.cat([state, cache], dim=3)
-        added = torch.where(seen, self.bias(*seen.shape[-2:]), -torch.inf)
+        added = torch.where(visible, self.bias(*visible.shape[-2:]), -torch.inf)
         rate = self.dropout if self.training else 0.0
         output = causal_attention(query, cache[0], cache[1], added, rate)
         return dropout(self.out(output.transpose(1, 2).flatten(2)), self.dropout, self.training), cache
@@ -282,10 +282,10 @@ class TransformerBlock(nn.Module):
     def forward(
         self,
         frames: torch.Tensor,  # (B, Q, width) float32
-        seen: torch.Tensor,  # (1 or B, 1, Q, K) bool
+        visible: torch.Tensor,  # (1 or B, 1, Q, K) bool
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D) of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width) float32; (2, B, H, K, D)
-        output, state = self.attention(frames, seen, state)
+        output, state = self.attention(frames, visible, state)
         frames = frames + output
         hidden = dropout(F.gelu(self.up(self.norm(frames))), self.dropout, self.training)
         return frames + dropout(self.down(hidden), self.dropout, self.training), state

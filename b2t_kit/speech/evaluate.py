@@ -193,9 +193,9 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise KitError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _decoder_of(record: dict[str, Any], known: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
+def _decoder_of(record: dict[str, Any], values: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
     "Return the decoder that a record describes, with the weights of a part in a folder."
-    config, content = known["config"], {}
+    config, content = values["config"], {}
     try:
         model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
@@ -204,7 +204,7 @@ def _decoder_of(record: dict[str, Any], known: dict[str, Any], folder: Path, par
     with suppress(KeyError, TypeError, ValueError):  # exported decoders may have no record of training
         if "val" in config.splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
             content = dict(record["data"]["val"]["content"])
-    return Decoder(model, origin=origin, chosen_on=content, **known)
+    return Decoder(model, origin=origin, chosen_on=content, **values)
 
 # %% ../../nbs/speech/evaluate.ipynb #dc662079
 @dataclass(frozen=True)

@@ -481,22 +481,22 @@ LIMIT = 0.5  # a pixel beyond this belongs to an object
 
 
 def score_images(
-    found: np.ndarray,  # (n, H, W), -1 to 1
+    images: np.ndarray,  # (n, H, W), -1 to 1
     true: np.ndarray,  # (n, H, W)
 ) -> Scores:
     "Return all scores of a set of images."
-    found, true = found.astype(np.float64), true.astype(np.float64)
-    squares = ((found - true) ** 2).mean((1, 2))
+    images, true = images.astype(np.float64), true.astype(np.float64)
+    squares = ((images - true) ** 2).mean((1, 2))
     peaks = (true / 2 + 0.5).max((1, 2))
     decibels = 10 * np.log10(peaks**2 / (squares / 4 + 1e-12))
     correlations, overlaps = [], []
-    for image, target in zip(found, true):
+    for image, target in zip(images, true):
         flat = image.std() == 0 or target.std() == 0  # the same everywhere
         correlations.append(0.0 if flat else float(np.corrcoef(image.ravel(), target.ravel())[0, 1]))
         masks = [(sign * image > LIMIT, sign * target > LIMIT) for sign in (-1, 1)]
         ratios = [(inside & truth).sum() / (inside | truth).sum() for inside, truth in masks if (inside | truth).any()]
         overlaps.append(float(np.mean(ratios)) if ratios else 1.0)
-    return Scores(len(found), float(np.sqrt(squares.mean())), float(decibels.mean()), float(np.mean(correlations)),
+    return Scores(len(images), float(np.sqrt(squares.mean())), float(decibels.mean()), float(np.mean(correlations)),
                   float(np.mean(overlaps)))
 
 # %% ../../nbs/tasks/eit.ipynb #7daff3d8

@@ -114,25 +114,25 @@ class TrainTomography(_Original):
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #038f6767
-def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
+def training_of(options: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
     "Return the training that a command line requests."
     from b2t_kit.tasks.eit import EITConfig, EITTask, original_training, small_training
     from b2t_kit.tasks.eit_model import UNET_SIZES
 
-    if asked.data != "simulated":
-        raise KitError(f"data: {asked.data} is a test set; train on simulated measurements")
-    if asked.model not in UNET_SIZES:
-        raise KitError(f"model: '{asked.model}' is unknown; choose {', '.join(UNET_SIZES)}")
-    size, original = asked.global_batch_size, asked.model == "cdeit"
-    config = EITConfig(UNET_SIZES[asked.model], size, size, asked.turns, asked.samplingsteps or 1)
-    task = EITTask(asked.data_path, config, asked.num_workers, asked.statistics)
-    epochs = asked.epochs if asked.epochs is not None else (1400 if original else 3)
+    if options.data != "simulated":
+        raise KitError(f"data: {options.data} is a test set; train on simulated measurements")
+    if options.model not in UNET_SIZES:
+        raise KitError(f"model: '{options.model}' is unknown; choose {', '.join(UNET_SIZES)}")
+    size, original = options.global_batch_size, options.model == "cdeit"
+    config = EITConfig(UNET_SIZES[options.model], size, size, options.turns, options.samplingsteps or 1)
+    task = EITTask(options.data_path, config, options.num_workers, options.statistics)
+    epochs = options.epochs if options.epochs is not None else (1400 if original else 3)
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
     overrides: dict[str, Any] = {
-        "log_every": asked.log_every, "eval_every": asked.ckpt_every, "checkpoint_every": asked.ckpt_every}
+        "log_every": options.log_every, "eval_every": options.ckpt_every, "checkpoint_every": options.ckpt_every}
     return task, replace(
-        settings, seed=asked.global_seed, device=asked.device, precision=asked.precision,
-        accumulation=asked.accumulation, hours=asked.hours, shard=asked.shard, memory_guard=asked.memory_guard,
+        settings, seed=options.global_seed, device=options.device, precision=options.precision,
+        accumulation=options.accumulation, hours=options.hours, shard=options.shard, memory_guard=options.memory_guard,
         **{name: value for name, value in overrides.items() if value is not None})
 
 # %% ../../nbs/tasks/verbs.ipynb #27accb5b

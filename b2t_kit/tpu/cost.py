@@ -232,10 +232,10 @@ SLICED = ("dynamic-slice", "slice", "gather")
 SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
 
 
-def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
+def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
     "Return how many bytes of an operand a fusion reads."
     if within.root.name == name:
-        return whole  # an inner fusion returns it
+        return size  # an inner fusion returns it
     total = 0
     for user in within.users.get(name, []):
         if user.operation in SLICED and user.operands[0] == name:
@@ -245,14 +245,14 @@ def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
         elif user.operation in SENT or user is within.root and user.operation == "tuple":
             continue  # an exchange beside the fusion's own work, counted by itself; or passed on
         elif user.operation in ("bitcast", "pad"):  # a slice of a padded array reads no more than the slice
-            total += _read_of(user.name, within, program, whole)
+            total += _read_of(user.name, within, program, size)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]
-            total += sum(_read_of(inner.parameters[index], inner, program, whole)
+            total += sum(_read_of(inner.parameters[index], inner, program, size)
                          for index, each in enumerate(user.operands) if each == name)
         else:
-            return whole
-    return min(total, whole)
+            return size
+    return min(total, size)
 
 # %% ../../nbs/tpu/cost.ipynb #7ac985d5
 def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> int:
