@@ -386,6 +386,8 @@ def report_run(
     "Write the page, and its numbers as JSON beside it; raise `KitError` that names the missing part."
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
+    if out is not None:
+        check_target(out)  # before the network is loaded
     source = RunLogits(run, data, split, device)
     decoder, data = source.decoder, source.data
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
