@@ -373,7 +373,8 @@ class Assembler:
     ) -> Batch:
         "Return a batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
         features = self._memory(bucket.bins)
-        features[len(trials):] = 0
+        array = features.numpy()  # torch would fill it with threads of its own, and the training step has the cores
+        array[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
         one, zeros = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
@@ -385,8 +386,8 @@ class Assembler:
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info, ids = self.recordings.infos[trial], self.labels(trial)
             length = info.num_bins - cut
-            self.cache.copy(trial, features[row, :length, :self.widths[trial]].numpy(), cut)
-            features[row, length:], features[row, :length, self.widths[trial]:] = 0, 0
+            self.cache.copy(trial, array[row, :length, :self.widths[trial]], cut)
+            array[row, length:], array[row, :length, self.widths[trial]:] = 0, 0
             if batch.width is not None:
                 batch.width[row] = self.widths[trial]
             batch.num_bins[row], batch.num_patches[row] = length, self.frames.of(length)
