@@ -7,7 +7,6 @@ __all__ = ['RECORDINGS', 'DemoResult', 'demo', 'draw_shortest']
 
 # %% ../nbs/demo.ipynb #0ebb8c29
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from matplotlib.figure import Figure
 from .core import KitError, as_png, check_writable, save_json, write_atomically
 from .data.batches import smooth
 from .data.dataset import BIN_SECONDS, Recordings
-from .decode.search import BeamSearch
-from .decode.decode import Sentences, choose_words, decode_run
+from .decode.decode import Sentences, decode_run
 from .decode.files import read_trials
 from .memory import check_memory
 from .output.submission import SubmissionCheck, submit
@@ -87,16 +85,10 @@ def demo(
     runs: tuple[SpeechRun, SpeechRun] | None = None,  # decoder and readout; recipes if None
 ) -> DemoResult:
     "Simulate, train a decoder and a linear readout, evaluate both, draw, and write result.json."
-    def compile_search() -> None:  # numba compiles when it is first used, which takes ten seconds
-        BeamSearch(*choose_words(None)).decode(-9 * np.eye(8, len(PHONEMES), dtype=np.float32))
-
     start, out = time.monotonic(), Path(out)
     if any(check_writable(out).iterdir()):
         raise KitError(f"{out}: is not empty; choose a new folder for the demo")
-    with ThreadPoolExecutor(1) as executor:  # simulation leaves part of a second core idle
-        compiling = executor.submit(compile_search)
-        simulate(out / "data", replace(recordings, seed=seed))
-        compiling.result()
+    simulate(out / "data", replace(recordings, seed=seed))
     evaluations = []
     for name, run in zip(("decoder", "linear"), runs or (tiny(), linear())):
         print(f"\ntraining the {name}", flush=True)

@@ -32,10 +32,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numba
 import numpy as np
 from numba.extending import overload
 
+from .compiled import compiled
 from .core import KitError, check_target, track_progress, free_memory, parse_json, printable, read_text
 from .core import regular_file, remembered_hash, report_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
@@ -66,7 +66,7 @@ class DamagedModel(KitError):
 LEAST, GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
 
 # %% ../nbs/lm.ipynb #73bcf0be
-@numba.njit(nogil=True)
+@compiled
 def find(arrays, state, word):
     "Return the node of a context with one more word, 0 if there is none; raise `DamagedModel`."
     if state == 0:
@@ -86,7 +86,7 @@ def find(arrays, state, word):
     return np.int64(0)
 
 # %% ../nbs/lm.ipynb #cd593e6e
-@numba.njit(nogil=True)
+@compiled
 def step(arrays, state, word):  # (float64 ln of its probability, int64 state after it)
     "Return ln p of the next word and the new state; raise `DamagedModel` if an index or number is out of range."
     ln_p, node = 0.0, find(arrays, state, word)
@@ -131,7 +131,7 @@ def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) 
     return query
 
 # %% ../nbs/lm.ipynb #6fef5d70
-@numba.njit(nogil=True)
+@compiled
 def _walk(arrays, start, states, numbers, end, ln_p):
     states[0] = start[0]
     for index in range(len(numbers)):
@@ -140,7 +140,7 @@ def _walk(arrays, start, states, numbers, end, ln_p):
             states[1 - (index & 1)] = start[0]
 
 
-@numba.njit(nogil=True)
+@compiled
 def _score_all(arrays, states, words, ln_p, after):
     for row in range(len(states)):
         for column in range(len(words)):
@@ -300,7 +300,7 @@ class Level(NamedTuple):
     back: np.ndarray  # (R,) natural logarithm; unused for the highest order
 
 # %% ../nbs/lm.ipynb #9ad27eec
-@numba.njit(nogil=True)
+@compiled
 def _link_nodes(arrays, parents, begin, link, ln_p):
     for row in range(len(parents)):
         node, parent = begin + row, parents[row]
@@ -1126,7 +1126,7 @@ def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum 
     return weights / weights.sum()
 
 # %% ../nbs/lm.ipynb #e71dfabe
-@numba.njit(nogil=True)
+@compiled
 def _last_words(arrays, start, ngrams, ln_p):
     "Write ln p of the last word of each n-gram."
     for row in range(len(ngrams)):
@@ -1139,7 +1139,7 @@ def _last_words(arrays, start, ngrams, ln_p):
         ln_p[row] = value
 
 
-@numba.njit(nogil=True)
+@compiled
 def _fill_backoff(arrays, back, begin, stop):
     "Set the weights of some contexts so that everything after each sums to 1; shorter ones come first."
     least = 1e-9  # probability left for unseen words, so that its logarithm is finite

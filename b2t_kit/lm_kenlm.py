@@ -17,10 +17,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba.extending import overload
 
+from .compiled import compiled
 from .core import KitError, file_hash, regular_file
 from .lm import KENLM, MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel, Ngrams, assemble
 from .lm import chunks, follow, format_of, map_model, read_arpa
@@ -95,7 +95,7 @@ _EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(178948574841564
 _ABSENT = -1
 
 
-@numba.njit(nogil=True)
+@compiled
 def find_key(model, table, key):  # first cell after the key; _ABSENT if the table does not have it
     "Look a key up in a hash table; raise `DamagedModel` if the table lies outside the file or has no empty bucket."
     rows, wide = model.rows[table], model.wide[table]
@@ -121,13 +121,13 @@ KENLM_STATE = np.dtype([
 _SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
 
 
-@numba.njit(nogil=True)
+@compiled
 def as_float(bits):
     "Return a float from its bits."
     return np.uint32(bits).view(np.float32)
 
 
-@numba.njit(nogil=True)
+@compiled
 def _keep_context(new, length, back):
     "Remember the backoff weight of an n-gram, and that it matters unless the weight is -0."
     new.back[length - 1] = as_float(back)
@@ -135,7 +135,7 @@ def _keep_context(new, length, back):
         new.length = length
 
 # %% ../nbs/lm_kenlm.ipynb #a51634e4
-@numba.njit(nogil=True)
+@compiled
 def finish_score(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
     "Add the backoff weights of contexts that have not seen the word; raise `DamagedModel` for a wild number."
     total = np.float64(log10_p)
@@ -149,7 +149,7 @@ def finish_score(state, new, word, log10_p, matched):  # matched: words of the l
     return total * _LN10
 
 # %% ../nbs/lm_kenlm.ipynb #c76d112c
-@numba.njit(nogil=True)
+@compiled
 def _probing_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
     top, cell = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
@@ -231,7 +231,7 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
                      values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), offset
 
 # %% ../nbs/lm_kenlm.ipynb #e1a417de
-@numba.njit(nogil=True)
+@compiled
 def read_bits(bits, place, width):  # uint64, up to 57 bits
     "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
     index, shift = place >> 6, place & 63
@@ -243,7 +243,7 @@ def read_bits(bits, place, width):  # uint64, up to 57 bits
     return field & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
 
 # %% ../nbs/lm_kenlm.ipynb #c4bb2252
-@numba.njit(nogil=True)
+@compiled
 def _upper_part(model, n, row):
     "Return the upper bits of a compressed pointer: how many entries of the list are at most the row, less one."
     low, high = np.int64(0), model.steps[n]
@@ -258,7 +258,7 @@ def _upper_part(model, n, row):
     return low - 1
 
 # %% ../nbs/lm_kenlm.ipynb #464eaa15
-@numba.njit(nogil=True)
+@compiled
 def pointer(model, n, row):  # row: up to the count, which is where the last children end
     "Return the first child of an n-gram; raise `DamagedModel` if it is not one."
     if n == 1:
@@ -276,7 +276,7 @@ def pointer(model, n, row):  # row: up to the count, which is where the last chi
     return child
 
 # %% ../nbs/lm_kenlm.ipynb #3ec9cdd8
-@numba.njit(nogil=True)
+@compiled
 def find_row(model, n, word, low, end):
     "Look a word up among the children of an n-gram."
     high = end
@@ -291,7 +291,7 @@ def find_row(model, n, word, low, end):
     return _ABSENT
 
 # %% ../nbs/lm_kenlm.ipynb #22dd8d6c
-@numba.njit(nogil=True)
+@compiled
 def weights(model, n, row):
     "Return the two numbers of an n-gram."
     offset, inner = model.start[n] + row * model.width[n] + model.word_bits, n + 1 < len(model.count)
@@ -305,7 +305,7 @@ def weights(model, n, row):
     return np.uint32(value), np.uint32(back)
 
 # %% ../nbs/lm_kenlm.ipynb #2d86792f
-@numba.njit(nogil=True)
+@compiled
 def _trie_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
     top, row = len(model.count) - 1, np.int64(word)
@@ -478,12 +478,12 @@ class KenlmModel(LanguageModel):
         return _to_arrays(self)
 
 
-@numba.njit(nogil=True)
+@compiled
 def _one_step(model, states, word):
     return follow(model, states, 0, 1, word)
 
 
-@numba.njit(nogil=True)
+@compiled
 def _find_words(model, size, keys, numbers):
     for row in range(len(keys)):
         cell = find_key(model, 0, keys[row])
@@ -495,7 +495,7 @@ def _find_words(model, size, keys, numbers):
 _LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)])
 
 # %% ../nbs/lm_kenlm.ipynb #585fde5e
-@numba.njit(nogil=True)
+@compiled
 def _walk_level(model, n, size, ngrams, begin, stop, expected):
     "Read the n-grams of some contexts of a level, into `ngrams` unless it is empty."
     for parent in range(begin, stop):
@@ -527,7 +527,7 @@ def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) ->
         raise DamagedModel("there are fewer n-grams than counted")
 
 # %% ../nbs/lm_kenlm.ipynb #46556cf8
-@numba.njit(nogil=True)
+@compiled
 def _walk_table(model, table, size, begin, stop):
     "Read a part of a hash table and return the number of its keys."
     top, keys = len(model.start) - 1, 0

@@ -67,8 +67,9 @@ def variables(name: str) -> dict[str, str]:
     "The variables of commands in an environment: its programs and its pins."
     places = [name, "base"] if name == "nbdev3" else [name]  # notebooks also start base's programs
     pins = OVER[name] if name.endswith("-tests") else name
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **inherited,  # compiled modules are kept: hundreds of processes import the kit
         "PATH": os.pathsep.join([*(str(ENVS / one / "bin") for one in places), os.environ["PATH"]]),
         "VIRTUAL_ENV": str(ENVS / name),
         "PIP_CONSTRAINT": str(ROOT / f".ci/{pins}.txt"),

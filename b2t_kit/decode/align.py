@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..compiled import compiled
 from ..text.phonemes import BLANK, SILENCE
 
 # %% ../../nbs/decode/align.ipynb #e81f10b7
-@njit(nogil=True)
+@compiled
 def combine(first: float, second: float) -> float:
     "Return ln(e^first + e^second) of two log-probabilities."
     high, low = max(first, second), min(first, second)
@@ -55,13 +55,13 @@ class Graph(NamedTuple):
     final: np.ndarray  # (states,) int32: 1 if the sentence may end here
 
 # %% ../../nbs/decode/align.ipynb #384e0262
-@njit(nogil=True)
+@compiled
 def _join(graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float) -> None:
     row, size[1] = size[1], size[1] + 1
     graph.edges[row, 0], graph.edges[row, 1], graph.edges[row, 2], graph.weight[row] = source, target, label, weight
 
 
-@njit(nogil=True)
+@compiled
 def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
     state, size[0] = size[0], size[0] + 1
     graph.owner[state], graph.final[state] = owner, 0
@@ -69,7 +69,7 @@ def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
     return state
 
 # %% ../../nbs/decode/align.ipynb #e35e0706
-@njit(nogil=True)
+@compiled
 def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) -> Graph:
     "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
     states, edges, forms = 1, 1, 1
@@ -123,7 +123,7 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
     return Graph(graph.edges[: size[1]], graph.weight[: size[1]], graph.owner[: size[0]], graph.final[: size[0]])
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
-@njit(nogil=True)
+@compiled
 def add_quiet(rows: np.ndarray) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
     "Return log-probabilities with that of 'blank or silence' appended."
     wide = np.empty((len(rows), _QUIET + 1))
@@ -134,7 +134,7 @@ def add_quiet(rows: np.ndarray) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
     return wide
 
 # %% ../../nbs/decode/align.ipynb #25f987ca
-@njit(nogil=True)
+@compiled
 def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
     "Return ln of the sum over all alignments; minus infinity if there is no path, or on underflow."
     edges, factor = graph.edges, np.empty(len(graph.weight))
@@ -161,7 +161,7 @@ def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
     return total + math.log(ending) if ending > 1e-200 else -math.inf
 
 # %% ../../nbs/decode/align.ipynb #b472dbe7
-@njit(nogil=True)
+@compiled
 def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
     """Return ln P of the best path (Viterbi), minus infinity if there is none; `times` (W, 2) is filled with the first
     frame of each word and the one after its last."""
@@ -193,7 +193,7 @@ def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
     return best
 
 # %% ../../nbs/decode/align.ipynb #050f3867
-@njit(nogil=True)
+@compiled
 def forced_align(
     rows: np.ndarray,  # (P, 42) from `add_quiet`
     probabilities: np.ndarray,  # (P, 42) the exponentials of `rows`

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..compiled import compiled
 from ..core import KitError, check_bounds, number_in, read_text, to_dict
 from .align import combine, forced_align, pronunciation_arrays, add_quiet
 from .files import Hypothesis, check_logits, with_confidences
@@ -145,7 +145,7 @@ def new_candidates(capacity: int = 1 << 14) -> Candidates:
     return Candidates(rows, np.zeros((2, capacity)), slots, np.zeros(3, np.int64))
 
 # %% ../../nbs/decode/search.ipynb #5115f08a
-@njit(nogil=True)
+@compiled
 def mix(first: int, second: int) -> int:  # uint64
     "Return a hash of two numbers, with the finaliser of splitmix64 (Steele et al., 2014)."
     bits = np.uint64(first) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(second)
@@ -153,7 +153,7 @@ def mix(first: int, second: int) -> int:  # uint64
     return bits ^ (bits >> np.uint64(31))
 
 
-@njit(nogil=True)
+@compiled
 def _add_paths(candidates: Candidates, history: int, code: int, blank: float, label: float) -> None:
     "Add paths to a prefix, creating it if it is new; sets `candidates.state[2]` if the capacity is exceeded."
     mask = np.uint64(len(candidates.slots) - 1)
@@ -182,7 +182,7 @@ MODEL_WORD = np.dtype([
 ], align=True)
 
 
-@njit(nogil=True)
+@compiled
 def extend(histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple) -> int:
     "Return the number of the history with one more word, which may be new; -1 if the capacity is exceeded."
     mask = np.uint64(len(histories.table) - 1)
@@ -204,7 +204,7 @@ def extend(histories: Histories, parent: int, word: int, words: np.ndarray, mode
     return number
 
 # %% ../../nbs/decode/search.ipynb #83eec839
-@njit(nogil=True)
+@compiled
 def _expand_node(
     node: int, history: int, mass: float, best: float, trie: Trie, words: np.ndarray, model: NamedTuple,
     limits: Limits, histories: Histories, candidates: Candidates,
@@ -232,7 +232,7 @@ def _expand_node(
     return best
 
 # %% ../../nbs/decode/search.ipynb #b127ee49
-@njit(nogil=True)
+@compiled
 def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates) -> None:
     "Stay between words for one more frame."
     quiet = combine(row[BLANK], row[SILENCE])
@@ -245,7 +245,7 @@ def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, 
         _add_paths(candidates, history, code, -math.inf, both + row[code])
 
 # %% ../../nbs/decode/search.ipynb #7fcfdd36
-@njit(nogil=True)
+@compiled
 def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
     "Return the value of a rank among the first `count`, reordering them: quickselect (Hoare, 1961), quick to compile."
     low, high, index = 0, count - 1, rank - 1
@@ -265,7 +265,7 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
     return values[index]
 
 # %% ../../nbs/decode/search.ipynb #2251427c
-@njit(nogil=True)
+@compiled
 def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
     "Replace the beam by the best prefixes of the frame."
     count, score, best = candidates.state[0], candidates.score[0], 0
@@ -289,7 +289,7 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
             beam.size[0] += 1
 
 # %% ../../nbs/decode/search.ipynb #bdacb138
-@njit(nogil=True)
+@compiled
 def advance(
     rows: np.ndarray, start: int, trie: Trie, words: np.ndarray, model: NamedTuple, limits: Limits,
     histories: Histories, beam: Beam, candidates: Candidates,
@@ -326,7 +326,7 @@ def advance(
     return len(rows)
 
 
-@njit(nogil=True)
+@compiled
 def _fill_table(histories: Histories) -> None:
     "Enter all histories into their empty hash table."
     mask = np.uint64(len(histories.table) - 1)
@@ -458,7 +458,7 @@ def tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
         return logits / logits.dtype.type(temperature)
 
 
-@njit(nogil=True)
+@compiled
 def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (P, 41) float64
     "Return ln of the class probabilities of each frame, with the blank lowered by ln of the blank penalty."
     rows = np.empty(logits.shape)

@@ -124,7 +124,7 @@ class Live(Speaks, ReadsRun, HasSettings):
             if is_typed:
                 say_lines(session, sys.stdin or ())
                 report_progress("type a sentence, and Enter")
-            report_progress("Ctrl-C ends; the decoder warms up for about ten seconds")
+            report_progress("Ctrl-C ends; the decoder warms up, for ten seconds the first time")
             try:
                 session.run()
             finally:

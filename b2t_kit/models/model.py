@@ -205,9 +205,9 @@ def in_float32(linear: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (...
 @cache
 def _compiled_product() -> Callable[..., None]:
     "Return the loop over rows and columns, compiled."
-    from numba import njit
+    from b2t_kit.compiled import compiled  # here, since numba takes a second
 
-    @njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})  # sums in any order; not finite stays not finite
+    @compiled(fastmath={"reassoc", "contract", "nsz"})  # sums in any order; not finite stays not finite
     def product(weights: np.ndarray, inputs: np.ndarray, out: np.ndarray, first: int) -> None:
         for row in range(len(weights)):
             parts = weights[row, first : first + len(inputs)]

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ..compiled import compiled
 from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, to_dict
 from ..text.g2p import sentence_to_phonemes
 from ..text.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.phonemes import BLANK, PHONEMES, normalise, to_ids
 
 # %% ../../nbs/speech/calibrate.ipynb #1cab82ca
-@njit(nogil=True)
+@compiled
 def label_loss(
     logits: np.ndarray,  # (P, classes)
     labels: np.ndarray,  # (L,) int64, classes 1 and above
