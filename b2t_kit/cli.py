@@ -224,7 +224,7 @@ class Fetch(Verb):
 class Validate(Verb):
     "Check a folder of recordings trial by trial, and list every fault."
     # folder of the recordings; by default it is searched for, also on Kaggle and Colab
-    data: Positional[OptionalFolder] = None
+    data: Positional[Annotated[str | None, arg(metavar="[DIR]"), UNSET]] = None
 
     def act(self) -> int:
         from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
@@ -841,7 +841,7 @@ class Export(ReadsRun):
 @dataclass(frozen=True)
 class Runs(Verb):
     "List the runs in a folder: model, data, step, best, and when each was last written; newest first."
-    folder: Positional[Folder] = "."  # searched with its subfolders, three levels deep
+    folder: Positional[Annotated[str, arg(metavar="[DIR]")]] = "."  # searched with its subfolders, three levels deep
     json: OptionalFile = None  # write the list to this file
 
     def act(self) -> None:
@@ -972,7 +972,7 @@ class Plan(ForDevices):
 class Preflight(ForDevices):
     "Compile a configuration for a TPU slice without a TPU: does it fit, and what limits its speed."
     # one of the configurations above
-    config: Positional[Annotated[str | None, arg(metavar="CONFIG"), UNSET]] = None
+    config: Positional[Annotated[str | None, arg(metavar="[CONFIG]"), UNSET]] = None
     list: bool = False  # list the configurations, a line each
     slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16
     # compile only the step that needs most memory, in minutes, or every batch length and validation
@@ -1094,7 +1094,8 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
     matches = [name for word in inputs for name in difflib.get_close_matches(word, names, 1)]
     hint = f"; did you mean `b2t {matches[0]}`?" if matches else ""
     name = " ".join(word for word in words[:2] if not word.startswith("-"))
-    raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t --help` lists them)")
+    group = f" {words[0]}" if names != set(verbs) else ""
+    raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t{group} --help` lists them)")
 
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:

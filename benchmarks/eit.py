@@ -40,7 +40,7 @@ def keep(name: str, value: Any) -> None:
 def ship(run: Path) -> None:
     """Copy what `b2t eit test` needs: the record, the averaged weights, and the step."""
     load_reconstructor(run)
-    source, target = best_checkpoint(run), ROOT / "b2t_kit/eit/weights"
+    source, target = best_checkpoint(run), ROOT / "b2t_kit/tasks/eit_weights"
     target.mkdir(exist_ok=True)
     record = load_json(run / "config.json")
     save_json(target / "config.json", record)
