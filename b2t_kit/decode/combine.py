@@ -60,7 +60,7 @@ def same_trials(lists: Sequence[Sequence[LogitTrial]]) -> Sequence[Sequence[Logi
                            f"{' '.join(map(str, keys[0]))}")
     return lists
 
-
+# %% ../../nbs/decode/combine.ipynb #44e53d41
 def average_files(
     paths: Sequence[str | Path],  # logits of the same trials, one file per model
     out: str | Path,  # the file to write; it appears only when complete
@@ -139,12 +139,12 @@ def run_list(runs: Sequence[str | Path]) -> list[Path]:
                        "seeds/seed_1 seeds/seed_2")
     return folders
 
-
+# %% ../../nbs/decode/combine.ipynb #05a0d64e
 def ensemble_folder(runs: Sequence[str | Path], part: str, name: str) -> Path:
     "Return the folder of an ensemble's results for a part such as eval and a split, beside the first run."
     return Path(runs[0]).parent / "ensemble" / part / name
 
-
+# %% ../../nbs/decode/combine.ipynb #a4003104
 @dataclass(frozen=True)
 class AveragedRuns(TrainedSource):
     "The average of several runs' logits: each calibrated first, the average calibrated again."
@@ -188,7 +188,7 @@ class AveragedRuns(TrainedSource):
         path = average_files([part.path for part in parts], folder / "average.hdf5", temperatures)
         return read_split(path, folder, frozenset().union(*(part.chose for part in parts)))
 
-
+# %% ../../nbs/decode/combine.ipynb #80a31b56
 def evaluate_runs(
     runs: Sequence[str | Path],  # run folders
     data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
@@ -218,10 +218,10 @@ def evaluate_runs(
         save_json(json, average.to_dict())
     return [*members, average]
 
-
+# %% ../../nbs/decode/combine.ipynb #b5991817
 COMBINATIONS = ("pool", "average")  # of runs: their lists, or their logits
 
-
+# %% ../../nbs/decode/combine.ipynb #b193234c
 def decode_runs(
     runs: Sequence[str | Path],  # run folders
     data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
