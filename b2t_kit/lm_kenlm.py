@@ -31,7 +31,7 @@ KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "
 _FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack("<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, version of the kind
 
-
+# %% ../nbs/lm_kenlm.ipynb #8b92cf08
 class KenlmHeader(NamedTuple):
     "The header of a KenLM file."
 
@@ -94,7 +94,7 @@ def map_probing(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmProbing, in
 _EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
 _ABSENT = -1
 
-
+# %% ../nbs/lm_kenlm.ipynb #f934552f
 @compiled
 def find_key(model, table, key):  # first cell after the key; _ABSENT if the table does not have it
     "Look a key up in a hash table; raise `DamagedModel` if the table lies outside the file or has no empty bucket."
@@ -120,13 +120,13 @@ KENLM_STATE = np.dtype([
 ], align=True)
 _SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
 
-
+# %% ../nbs/lm_kenlm.ipynb #59c1e1e5
 @compiled
 def as_float(bits):
     "Return a float from its bits."
     return np.uint32(bits).view(np.float32)
 
-
+# %% ../nbs/lm_kenlm.ipynb #550532ed
 @compiled
 def _keep_context(new, length, back):
     "Remember the backoff weight of an n-gram, and that it matters unless the weight is -0."
@@ -170,7 +170,7 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
             _keep_context(new, matched, model.cells[entry + 1])
     return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
 
-
+# %% ../nbs/lm_kenlm.ipynb #fe477d0a
 @overload(follow, strict=False)
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
@@ -328,7 +328,7 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
             _keep_context(new, matched, back)
     return finish_score(state, new, word, as_float(log10_p), matched)
 
-
+# %% ../nbs/lm_kenlm.ipynb #e4cac413
 @overload(follow, strict=False)
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
@@ -477,12 +477,12 @@ class KenlmModel(LanguageModel):
         "Return a trie as a model of the kit; raise `KitError` if n-grams cannot be listed."
         return _to_arrays(self)
 
-
+# %% ../nbs/lm_kenlm.ipynb #b8549099
 @compiled
 def _one_step(model, states, word):
     return follow(model, states, 0, 1, word)
 
-
+# %% ../nbs/lm_kenlm.ipynb #c6481091
 @compiled
 def _find_words(model, size, keys, numbers):
     for row in range(len(keys)):
