@@ -202,7 +202,7 @@ def _frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     return (model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth,
             augment.causal_smoothing)
 
-
+# %% ../../nbs/decode/stream.ipynb #4c1796e6
 def _copy_into_memory(model: LanguageModel) -> None:
     "Copy the arrays of a language model that is mapped from a file; its numbers stay the same."
     arrays = {name: array for name, array in model.arrays._asdict().items() if isinstance(array, np.ndarray)}
