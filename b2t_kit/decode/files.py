@@ -76,7 +76,7 @@ class LogitTrial:
         "The sort key of submissions."
         return self.session, self.block, self.number
 
-
+# %% ../../nbs/decode/files.ipynb #a0b72512
 _UTTERANCE = re.compile(r"(.+?)[-_]([0-9]{1,9})[-_]([0-9]{1,9})")
 _NUMBERED = re.compile(r"((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
 
@@ -98,12 +98,12 @@ def keys_of(names: Iterable[str]) -> list[tuple]:
             keys.append((printable(name)[:100], 0, 0))
     return keys
 
-
+# %% ../../nbs/decode/files.ipynb #4d464205
 def places_of(names: Iterable[str]) -> list[tuple[str, int, int]]:
     "Return session, block and trial of utterances by their names; those that are only numbers are of one session."
     return [key if len(key) == 3 else (UNNAMED, 0, *key) for key in keys_of(names)]
 
-
+# %% ../../nbs/decode/files.ipynb #6cb10ab4
 def read_trials(
     path: str | Path,  # HDF5; a group per trial with a dataset `logits` (frames, 41): logits or log-probabilities
     order: ClassOrder | None = None,  # of the classes, from `class_order`; None: as the file says, or the kit's
@@ -122,7 +122,7 @@ def read_trials(
             raise KitError(f"{other.name}: has the same session, block and trial as {trial.name}")
     return trials
 
-
+# %% ../../nbs/decode/files.ipynb #13b45001
 def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
     trials, names, links = list[LogitTrial](), list[str](), list[str]()
     with open_file(path) as file:
@@ -169,11 +169,11 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
                 len(logits) - len(rows), order))
     return trials
 
-
+# %% ../../nbs/decode/files.ipynb #759f323e
 def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
-
+# %% ../../nbs/decode/files.ipynb #01ea8d78
 def _whole(value: Any) -> int:
     number = number_in(value, int) if isinstance(value, str) else int(value)
     if number != value and not isinstance(value, str):
@@ -186,7 +186,7 @@ UNNAMED = "trials"  # session of trials that have only numbers
 _CLASS_NAMES = ("classes", "tokens", "labels", "phonemes")  # attributes of a file with the order of the classes
 _MOST_UNFOLDED = 8 << 30  # of all arrays of a file
 
-
+# %% ../../nbs/decode/files.ipynb #3b11cdea
 def _without_padding(rows: np.ndarray) -> np.ndarray:
     "Return logits without the last frames in which all classes have the same value, or none has one."
     if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind != "f":
@@ -195,7 +195,7 @@ def _without_padding(rows: np.ndarray) -> np.ndarray:
     frames = np.flatnonzero(mask & ~np.isnan(rows).all(axis=1))
     return rows[: frames[-1] + 1] if len(frames) else rows
 
-
+# %% ../../nbs/decode/files.ipynb #ea40c2d5
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name; raise `KitError` for any other."
     if not regular_file(path).exists():
@@ -237,7 +237,7 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise KitError(f"{path}: holds no arrays that can be read safely ({type(error).__name__}: "
                        f"{printable(error)[:200]})") from error
 
-
+# %% ../../nbs/decode/files.ipynb #b6976afe
 def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None) -> list[LogitTrial]:
     """Return the trials of arrays, each (frames, 41), called as it is, or (trials, frames, 41); beside one of several
     trials, numbers are their lengths, and all else is left out. Raises `KitError` for any other."""
@@ -285,7 +285,7 @@ ORDERS = {"the blank last": [len(PHONEMES) - 1, *range(len(PHONEMES) - 1)],  # p
 _FEW_SOUNDS = 60  # too few to judge
 _FEW_FRAMES = 100  # of all trials alike, if they are fewer than the trials: the axes may be exchanged
 
-
+# %% ../../nbs/decode/files.ipynb #b72bcad1
 def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = range(len(PHONEMES))) -> float:
     "Return how the sounds of the best paths correlate with those of real sentences; NaN if there are too few."
     from b2t_kit.simulate import real_counts
@@ -295,7 +295,7 @@ def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = ran
     expected = real_counts()[1][1:SILENCE]
     return float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1]) if len(labels) >= _FEW_SOUNDS else math.nan
 
-
+# %% ../../nbs/decode/files.ipynb #58a52b69
 def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     "Return a warning about the logits of another program; raise `KitError` if their classes have another order."
     said, source = [], trials[0].name.partition(", ")[0]
@@ -360,7 +360,7 @@ def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64,
     weights = np.exp(totals - totals.max(initial=-np.inf))
     return weights / weights.sum() if len(weights) else weights
 
-
+# %% ../../nbs/decode/files.ipynb #752acd4a
 def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # best first
     "Return the list with the confidence of each word of the best sentence set."
     if not hypotheses:
@@ -410,7 +410,7 @@ def write_nbest(path: str | Path, trials: Iterable[DecodedTrial]) -> Path:
         lines.append(f"{json.dumps(row, allow_nan=False, ensure_ascii=False)}\n")
     return write_atomically(path, "".join(lines))
 
-
+# %% ../../nbs/decode/files.ipynb #1c60a119
 def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
     "Yield the trials of a file that `write_nbest` wrote; raise `KitError` naming the file and the line at fault."
     try:
@@ -429,7 +429,7 @@ def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
     if not number:
         raise KitError(f"{path}: is empty; it should hold a trial a line")
 
-
+# %% ../../nbs/decode/files.ipynb #c5b6a232
 def _decoded_trial(row: Any) -> DecodedTrial:
     json.dumps(row, ensure_ascii=False).encode()  # raises for half of a surrogate pair
     if not isinstance(row.get("sentence_label"), str | None):
@@ -462,7 +462,7 @@ def with_choices(
         result.append(replace(trial, chose=tuple(name for name in CHOSEN if name in choices)))
     return result
 
-
+# %% ../../nbs/decode/files.ipynb #75592482
 def marks_of(
     trials: Sequence[DecodedTrial],
     held_out: float | None = None,  # error rate with each half scored by the weights of the other; None: not known
