@@ -45,7 +45,7 @@ class Argument:
     divided: Division = field(default_factory=dict)  # empty: replicated
     result: int | None = None  # index of the result that takes over its memory
 
-
+# %% ../../nbs/tpu/lower.ipynb #4987f608
 @dataclass
 class StateTensor:
     "A tensor that programs read and update."
@@ -172,7 +172,7 @@ class LoweringDevice(XlaDevice):
             self._renew(held)
         self.wanted = []
 
-
+# %% ../../nbs/tpu/lower.ipynb #29c8aaf4
 def on_host() -> str:
     "Return the operations that were computed on the host so far, by name."
     return ", ".join(name for name, count in fallbacks().items() if count)
@@ -180,7 +180,7 @@ def on_host() -> str:
 # %% ../../nbs/tpu/lower.ipynb #eb056eb1
 ASKS = ("execut", "placeholder", "item()", "dynamic", "buffer_handle", "HasValue")  # in torch_xla's messages
 
-
+# %% ../../nbs/tpu/lower.ipynb #4dae76d6
 @contextmanager
 def traced() -> Iterator[None]:
     "Turn errors during tracing into a `KitError` that names the line of the model."
