@@ -69,7 +69,7 @@ def arrays_of(text: str) -> list[Array]:
 CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
                     r"(\{[^}]*\}|%?[\w.\-]+)")
 
-
+# %% ../../nbs/tpu/cost.ipynb #aa2554c3
 @dataclass
 class Instruction:
     "One line of a computation."
@@ -231,7 +231,7 @@ _FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all 
 SLICED = ("dynamic-slice", "slice", "gather")
 SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
 
-
+# %% ../../nbs/tpu/cost.ipynb #0143ffc8
 def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
     "Return how many bytes of an operand a fusion reads."
     if within.root.name == name:
