@@ -69,7 +69,7 @@ def choose_words(
         words = [vocabulary[index] for index in np.flatnonzero(model.numbers(vocabulary))]
     return build_lexicon(words, lexicon, names=names), model
 
-
+# %% ../../nbs/decode/decode.ipynb #cef3b2a2
 def undecodable(run: str | Path, sentences: Iterable[str]) -> str:  # one line; empty if all words can be decoded
     "Say which words a run cannot decode with the language model of its tuned weights, or else with the default one."
     from b2t_kit.simulate import kit_words
@@ -98,12 +98,12 @@ class SplitLogits:
         "The true sentences that are known and not empty."
         return {index: trial.truth for index, trial in enumerate(self.trials) if trial.truth and normalise(trial.truth)}
 
-
+# %% ../../nbs/decode/decode.ipynb #70e7cdd7
 def read_split(path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()) -> SplitLogits:
     "Read logits that the kit wrote; the hash of a large file is remembered in the folder."
     return SplitLogits(path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO), chose)
 
-
+# %% ../../nbs/decode/decode.ipynb #b091aeb8
 class LogitSource:
     "Logits of a split, and the facts about them that the search needs."
 
@@ -141,7 +141,7 @@ class LogitSource:
         "Return the logits to decode, and the changes that adaptation made to those of `read`."
         return logits, None
 
-
+# %% ../../nbs/decode/decode.ipynb #704e9c61
 @dataclass(frozen=True)
 class LogitsFile(LogitSource):
     "A file of logits, from any program."
@@ -202,7 +202,7 @@ class TrainedSource(LogitSource):
                     calibration = fit_network(network, val.own, decoded_from(recordings, val.read(val_folder).path))
         return calibration or estimate_temperature(logits, missing)
 
-
+# %% ../../nbs/decode/decode.ipynb #b17b751e
 @dataclass(frozen=True)
 class RunLogits(TrainedSource):
     "A trained run and recordings."
@@ -258,7 +258,7 @@ class RunLogits(TrainedSource):
             path, key = cached_logits(self.run, self.decoder, recordings, device, folder)
         return read_split(path, folder, self.decoder.chose(key["data"]))
 
-
+# %% ../../nbs/decode/decode.ipynb #120d7edd
 def known_sentences(data: str | Path | None) -> tuple[str, ...]:
     "Return the validation sentences, which the default language model must not contain."
     try:
@@ -270,7 +270,7 @@ def known_sentences(data: str | Path | None) -> tuple[str, ...]:
 # %% ../../nbs/decode/decode.ipynb #44d7454d
 ADAPTED = 2  # version of the computation of adapted logits: raised when other code gives other numbers
 
-
+# %% ../../nbs/decode/decode.ipynb #60f90874
 @dataclass(frozen=True)
 class AdaptedRun(RunLogits):
     "A run whose decoder takes a training step after each trial, towards the words that were decoded."
@@ -431,7 +431,7 @@ def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[
     for trial, nbest in zip(trials, track_progress(lists, len(trials), "decoding")):
         yield DecodedTrial(*trial.place, tuple(nbest), trial.truth)
 
-
+# %% ../../nbs/decode/decode.ipynb #d97549e4
 @dataclass(frozen=True)
 class DecodeOptions:
     "A user's choices about the words of a search."
@@ -469,12 +469,12 @@ class DecodeOptions:
         files = {name: absolute(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
         return {**files, "settings": self.settings, "temperature": self.temperature}
 
-
+# %% ../../nbs/decode/decode.ipynb #9f5995e7
 def absolute(name: str | Path | None) -> str | None:
     "Return a path that is found from other folders too."
     return None if name is None else DEFAULT if str(name) == DEFAULT else os.path.realpath(name)
 
-
+# %% ../../nbs/decode/decode.ipynb #deb2d7e3
 class Decoding:
     "The logits of a source, with the words, the language model and the tuned weights that decode them."
 
@@ -541,7 +541,7 @@ class Decoding:
             cache.seal()
         return sentences
 
-
+# %% ../../nbs/decode/decode.ipynb #f3b7430d
 def decode_sentences(
     source: LogitSource,  # of the logits: `RunLogits`, `AdaptedRun`, `LogitsFile`, `AveragedRuns`
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
@@ -559,7 +559,7 @@ def decode_sentences(
             decoding.tune()
         return decoding.decode()
 
-
+# %% ../../nbs/decode/decode.ipynb #942a2db9
 def decode_run(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
     data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
