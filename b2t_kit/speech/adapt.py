@@ -65,7 +65,7 @@ def single_trial(
     return Batch(torch.from_numpy(features)[None], ones * len(features), ones * count, ones[None] * 0, ones * 0,
                  day=ones * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
 
-
+# %% ../../nbs/speech/adapt.ipynb #23ed1e31
 class AdaptingDecoder:
     "A decoder that takes a step after each trial; only its adapted parameters change."
 
