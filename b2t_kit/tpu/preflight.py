@@ -98,7 +98,7 @@ class Compiled:
 MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "average", "gradient": "gradients",
                 "buffer": "parameters", "batch": "batch", "number": "batch"}
 
-
+# %% ../../nbs/tpu/preflight.ipynb #0252345b
 def read_result(folder: Path, where: Slice) -> Compiled:
     "Read the compiler's result for one program: memory by kind, the largest arrays, and the roofline."
     job, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
@@ -238,7 +238,7 @@ COLOURS = {
     "temporaries": "#c0504d", "batch": "#7a9e59", "results": "#b7cf9f", "padding": "#bbbbbb", "code": "#777777",
 }
 
-
+# %% ../../nbs/tpu/preflight.ipynb #534f5617
 def draw_report(report: PreflightReport) -> Figure:
     "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
     programs, available = report.programs[::-1], report.slice.chip.memory
@@ -296,7 +296,7 @@ ON_CPU = {
 NOT_INHERITED = (*compiler.FORGOTTEN, "XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "XLA_USE_BF16",
                  "XLA_DOWNCAST_BF16", "PT_XLA_DEBUG", "PT_XLA_DEBUG_LEVEL")
 
-
+# %% ../../nbs/tpu/preflight.ipynb #c07b9006
 def environment(added: dict[str, str]) -> dict[str, str]:
     "Environment variables for a child process, without those of a TPU process."
     variables = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
@@ -431,7 +431,7 @@ def _rebuilt(shape: tuple[int, ...], dtype: torch.dtype, is_parameter: bool, req
     empty = torch.empty(shape, dtype=dtype, device="meta")
     return nn.Parameter(empty, requires_grad) if is_parameter else empty
 
-
+# %% ../../nbs/tpu/preflight.ipynb #9e9b043d
 def pack_shapes(things: Any) -> bytes:
     "Pickle objects by value, and tensors as shapes; `KitError` if something cannot be pickled."
     from numba import cloudpickle
@@ -453,7 +453,7 @@ def pack_shapes(things: Any) -> bytes:
 # %% ../../nbs/tpu/preflight.ipynb #b042a038
 Loss = Callable[[nn.Module, Any], torch.Tensor]  # of model and batch, the mean over rows
 
-
+# %% ../../nbs/tpu/preflight.ipynb #b3cfdba1
 def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     "Return the loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
     loss = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
@@ -579,7 +579,7 @@ def largest_batch(
 ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "moments and average divided",
                 "all": "weights, moments and average divided"}
 
-
+# %% ../../nbs/tpu/preflight.ipynb #baee67be
 def best_arrangement(reports: dict[str, PreflightReport]) -> str | None:
     "Return the fastest sharding that fits, of reports by sharding, the simplest first."
     times = {name: report.step_seconds or 0.0 for name, report in reports.items() if report.fits}
