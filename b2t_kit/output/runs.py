@@ -42,7 +42,7 @@ def damaged(path: Path) -> Iterator[None]:
         raise KitError(f"{path}: lacks a part, or one is not as a run writes it ({error!r}); put back the file of the "
                        "run") from error
 
-
+# %% ../../nbs/output/runs.ipynb #81be0ee0
 @dataclass(frozen=True)
 class RunState:
     "The state of a run, from the files of its folder."
@@ -109,7 +109,7 @@ def flat(values: Any, name: str = "") -> dict[str, Any]:
     return {dotted: value for key, inner in values.items()
             for dotted, value in flat(inner, f"{name}.{key}".strip(".")).items()}
 
-
+# %% ../../nbs/output/runs.ipynb #cf879e35
 def list_runs(
     folder: str | Path = ".",  # searched with its subfolders, three levels deep
 ) -> list[dict[str, Any]]:  # newest first; a run that cannot be read has "error", the reason
@@ -141,7 +141,7 @@ def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
     return "\n".join("  ".join(text.ljust(width) if column < first else text.rjust(width) for column, (text, width)
                                in enumerate(zip(row, widths))).rstrip() for row in rows)
 
-
+# %% ../../nbs/output/runs.ipynb #855e7f25
 def runs_text(lines: list[dict[str, Any]]) -> str:
     "Return a table of runs, and the faults of those that cannot be read."
     rows = [["run", "model", "data", "step", "best", "last written", "differs in"]]
@@ -218,7 +218,7 @@ def certainty(record: dict[str, Any] | None) -> str:
     return (f"logits / {record['temperature']:.3g}, fitted on {record['trials']} labelled trials: CTC loss "
             f"{record['before']:.2f} -> {record['after']:.2f}")
 
-
+# %% ../../nbs/output/runs.ipynb #e065695a
 def show_text(state: RunState) -> str:
     "Return the description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
     time_left = next((row["seconds_left"] for row in reversed(state.rows) if row.get("seconds_left")), None)
