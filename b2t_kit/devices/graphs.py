@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 def _listed(value: Any) -> list[torch.Tensor]:
     return [value] if torch.is_tensor(value) else list(value)
 
-
+# %% ../../nbs/devices/graphs.ipynb #2454b3f9
 class Passes:
     "The forward and backward pass of a model for inputs of one shape, each recorded as a CUDA graph."
 
