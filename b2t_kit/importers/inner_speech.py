@@ -27,7 +27,7 @@ INNER_ARRAYS = {"t12": "ventral 6v, dorsal 6v", "t15": "ventral 6v, area 4, 55b,
                 "t16": "PEF, ventral 6v, 6d first, 6d second", "t17": "first array, dorsal 6v, 55b first, 55b second"}
 INNER_BIN_MS = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}  # of isolated behaviours, in the authors' script
 
-
+# %% ../../nbs/importers/inner_speech.ipynb #508c3c5d
 def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
     "Return the layout that a file must have."
     return {"binnedTX": ("numbers", "bins", channels), "spikePow": ("numbers", "bins", channels),
@@ -35,7 +35,7 @@ def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
             "delayTrialEpochs": ("numbers", "trials", 2), "trialCues": ("numbers", "trials", 1),
             "cueList": ("text", "cues"), "binSize": ("numbers", 1, 1)}
 
-
+# %% ../../nbs/importers/inner_speech.ipynb #883033fc
 def word_of(cue: str) -> str:
     "Return the word of a cue; empty if there is none."
     word = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
@@ -90,13 +90,13 @@ class InnerSpeech(Divided):
                 read = partial(inner_bins, data, int(start) - 1, int(end), int(20 // width))
                 yield SourceTrial(path, group, read, signal, int(block), index, sentence=word)
 
-
+# %% ../../nbs/importers/inner_speech.ipynb #c1117b48
 def inner_bins(data: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32
     "Return some bins, in 20 ms."
     return np.concatenate([join_bins(data["binnedTX"][start:end], times, True),
                            join_bins(data["spikePow"][start:end], times, False)], 1)
 
-
+# %% ../../nbs/importers/inner_speech.ipynb #987f6abe
 def unknown_layout(path: Path) -> Fault:
     "Return the refusal of a file of unknown layout, with its content listed."
     try:
