@@ -42,7 +42,7 @@ def row_votes(row: dict[str, Any]) -> list[tuple[str, float]]:
     return [(str(next(entry[name] for name in PREDICTED if name in entry)), float(probability))
             for entry, probability in zip(parts, weights / weights.sum())]
 
-
+# %% ../../nbs/output/combine.ipynb #c384f134
 def read_votes(
     # .hdf5, .h5, .npy, .npz, .pt: logits; .jsonl: n-best lists of this kit, or JSON lines of ESPnet, NeMo and others;
     # .txt, .text, .trn or no suffix: a sentence a line, or Kaldi's text, the utterance first; else a table (CSV)
@@ -108,7 +108,7 @@ class Combination:
         return "\n".join([*(f"{name:<{width}}  {rate}" for name, rate in rates.items()),
                           f"{len(self.sentences)} sentences"])
 
-
+# %% ../../nbs/output/combine.ipynb #918a280a
 def combine_votes(
     decoders: Mapping[str, Votes],  # name -> sentences of the same trials
     references: Mapping[tuple, str] | None = None,  # the same trials -> what was said
