@@ -33,7 +33,7 @@ from .training.task import Task, TrainConfig
 class NotTraced(KitError):
     "The step cannot be traced; the message says why."
 
-
+# %% ../nbs/memory.ipynb #c739c606
 KINDS = ("weights", "weights in half precision", "batch", "kept for the gradient", "recurrent layers", "gradients",
          "working")  # what a storage is for
 
@@ -91,7 +91,7 @@ aten = torch.ops.aten
 SMALL = 2**16  # tensors of at most so many numbers keep them, if they are known
 CPU = torch.device("cpu")
 
-
+# %% ../nbs/memory.ipynb #765c7d6a
 class Tracer(TorchDispatchMode):
     "Runs operations on fake tensors, and records their results in a ledger."
 
@@ -153,7 +153,7 @@ class Tracer(TorchDispatchMode):
 KEPT = {"cpu": 7, "gpu": 8, "tpu": 5}  # numbers per unit and time step that a GRU layer keeps for its gradient
 _WORKING = 7  # more of them, in float32, in the backward pass of a layer on a TPU
 
-
+# %% ../nbs/memory.ipynb #976cbcb0
 class OneGRU(torch.autograd.Function):
     "A layer of torch's GRU, time first, without numbers: all states (P, B, H); `rest` is the first state and weights."
 
@@ -277,7 +277,7 @@ def fake_batch(batch: Any, tracer: Tracer, rows: int) -> Any:
 _AS_COMPILED = {"kept for the gradient": 0.68, "working": 0.6, "recurrent layers": 1.5}
 WIDE = 1.3
 
-
+# %% ../nbs/memory.ipynb #70b992a3
 @dataclass(frozen=True)
 class Trace:
     "The memory of a step on one device, without weights, moments and average."
@@ -296,7 +296,7 @@ def tensors_of(batch: Any) -> dict[str, torch.Tensor]:
     "Return the tensors of a dataclass, by name."
     return {item.name: value for item in fields(batch) if torch.is_tensor(value := getattr(batch, item.name))}
 
-
+# %% ../nbs/memory.ipynb #258c2087
 def _largest_tensor(batch: Any) -> tuple[str, torch.Tensor]:
     "Return the name and the tensor with most bytes."
     return max(tensors_of(batch).items(), key=lambda pair: pair[1].nbytes)
@@ -342,7 +342,7 @@ def trace_step(
 # %% ../nbs/memory.ipynb #3889bf62
 _GPU_MEMORY = {"t4": 14.6, "p100": 15.9, "l4": 22.0, "a100": 39.4, "h100": 79.1}  # GiB that CUDA shows
 
-
+# %% ../nbs/memory.ipynb #b6fc30d8
 @dataclass(frozen=True)
 class MemoryTarget:
     "The devices that share a batch, and the memory of each."
@@ -431,7 +431,7 @@ _UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU 
 _HOPELESS = 3  # times the memory: no estimate is as wrong as that
 _ON_CHIP = 96 * 2**20  # bytes of temporaries that a TPU keeps on the chip itself, where a step has as many
 
-
+# %% ../nbs/memory.ipynb #e47c8a19
 @dataclass(frozen=True)
 class MemoryPlan:
     "The memory that a training run needs on each device."
