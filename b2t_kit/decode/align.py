@@ -60,7 +60,7 @@ def _join(graph: Graph, size: np.ndarray, source: int, target: int, label: int, 
     row, size[1] = size[1], size[1] + 1
     graph.edges[row, 0], graph.edges[row, 1], graph.edges[row, 2], graph.weight[row] = source, target, label, weight
 
-
+# %% ../../nbs/decode/align.ipynb #a44266c3
 @compiled
 def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
     state, size[0] = size[0], size[0] + 1
