@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     threshold: float  # prefixes this far below the best are dropped; infinity keeps all
     token_threshold: float  # phonemes this far below a frame's best class are not tried
 
-
+# %% ../../nbs/decode/search.ipynb #21d2d3b9
 @dataclass(frozen=True)
 class SearchConfig:
     "Settings of a search; raises `KitError` for values out of range."
@@ -123,7 +123,7 @@ def _power_of_two(least: int) -> int:
     "Return the smallest power of two that is at least so large."
     return 1 << max(least - 1, 1).bit_length()
 
-
+# %% ../../nbs/decode/search.ipynb #5d4e1cc9
 def new_histories(start: Any, capacity: int = 1 << 14) -> Histories:
     "Return a tree that holds only the empty word history, with the language model's state before the first word."
     table, states = np.full(_power_of_two(2 * capacity), -1, np.int32), np.zeros(capacity, np.asarray(start).dtype)
@@ -131,14 +131,14 @@ def new_histories(start: Any, capacity: int = 1 << 14) -> Histories:
     histories.rows[0], histories.states[0] = (-1, -1, 0, 0.0), start
     return histories
 
-
+# %% ../../nbs/decode/search.ipynb #0cbea1ac
 def new_beam(beam: int) -> Beam:
     "Return the beam before the first frame: no words, with probability 1."
     result = Beam(np.zeros(beam, _PREFIX), np.ones(1, np.int64))
     result.rows[0] = (0, SILENCE, -math.inf, 0.0)
     return result
 
-
+# %% ../../nbs/decode/search.ipynb #e0723db8
 def new_candidates(capacity: int = 1 << 14) -> Candidates:
     "Return empty arrays for the prefixes of one frame."
     slots, rows = np.zeros(_power_of_two(2 * capacity), _SLOT), np.zeros(capacity, _PREFIX)
@@ -152,7 +152,7 @@ def mix(first: int, second: int) -> int:  # uint64
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return bits ^ (bits >> np.uint64(31))
 
-
+# %% ../../nbs/decode/search.ipynb #66415030
 @compiled
 def _add_paths(candidates: Candidates, history: int, code: int, blank: float, label: float) -> None:
     "Add paths to a prefix, creating it if it is new; sets `candidates.state[2]` if the capacity is exceeded."
@@ -181,7 +181,7 @@ MODEL_WORD = np.dtype([
     ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
 ], align=True)
 
-
+# %% ../../nbs/decode/search.ipynb #fd84e871
 @compiled
 def extend(histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple) -> int:
     "Return the number of the history with one more word, which may be new; -1 if the capacity is exceeded."
@@ -325,7 +325,7 @@ def advance(
         keep(trie, limits, histories, beam, candidates)
     return len(rows)
 
-
+# %% ../../nbs/decode/search.ipynb #445bb9b0
 @compiled
 def _fill_table(histories: Histories) -> None:
     "Enter all histories into their empty hash table."
@@ -337,7 +337,7 @@ def _fill_table(histories: Histories) -> None:
             index = (index + np.uint64(1)) & mask
         histories.table[index] = number
 
-
+# %% ../../nbs/decode/search.ipynb #6e907092
 def double_capacity(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
     "Return both with twice the capacity."
     count = len(histories.rows)
@@ -357,7 +357,7 @@ def complete_sentences(beam: Beam) -> dict[int, float]:
         scores[history] = combine(scores.get(history, -math.inf), mass)
     return scores
 
-
+# %% ../../nbs/decode/search.ipynb #f645b78b
 def history_words(histories: Histories, number: int) -> tuple[int, ...]:
     "Return the words of a history, first to last, as numbered in the lexicon."
     words = []
@@ -380,7 +380,7 @@ class Hotword:
     forms: tuple[Pronunciation, ...]  # pronunciations, in addition to those in the lexicon
     boost: float = 0.0  # added to ln P of the word
 
-
+# %% ../../nbs/decode/search.ipynb #cde86237
 def parse_hotwords(
     lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation on a line of its own; `#` comments
     source: str = "hotwords",  # for error messages
@@ -411,7 +411,7 @@ def parse_hotwords(
         hotwords[word] = Hotword(word, previous.forms + forms, previous.boost if boost is None else boost)
     return list(hotwords.values())
 
-
+# %% ../../nbs/decode/search.ipynb #075526f2
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
     "Return the words of a file; raise `KitError` with the file and line at fault."
     return parse_hotwords(read_text(path).split("\n"), str(path), own)
@@ -435,7 +435,7 @@ def average_word(ln_p: np.ndarray) -> float:
     weights = np.exp(values - values.max())
     return float(weights @ values / weights.sum())
 
-
+# %% ../../nbs/decode/search.ipynb #25925c8f
 def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
@@ -457,7 +457,7 @@ def tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
     with np.errstate(over="ignore"):  # minus infinity is a valid logit
         return logits / logits.dtype.type(temperature)
 
-
+# %% ../../nbs/decode/search.ipynb #ee19bf97
 @compiled
 def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (P, 41) float64
     "Return ln of the class probabilities of each frame, with the blank lowered by ln of the blank penalty."
@@ -638,7 +638,7 @@ class BeamSearch:
     def __repr__(self) -> str:
         return f"BeamSearch over {self.lexicon!r} with {self.model!r}"
 
-
+# %% ../../nbs/decode/search.ipynb #26366a3d
 SEARCH = 1  # version of the search: raised when other code gives other lists
 
 
@@ -647,7 +647,7 @@ def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash,
             "settings": to_dict(search.config), "hotwords": repr(search.hotwords), "temperature": search.temperature}
 
-
+# %% ../../nbs/decode/search.ipynb #3e12b3fe
 def available_cores() -> int:
     "Return the number of cores this process may use."
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
