@@ -72,7 +72,7 @@ def _typical_lead(trials: Iterable[np.ndarray]) -> float:  # 0 if all logits are
         total, count = total + float(gaps.sum()), count + gaps.size
     return total / max(count, 1)
 
-
+# %% ../../nbs/speech/calibrate.ipynb #8664cea0
 def valley(height: Callable[[float], float], low: float, high: float) -> float:
     "Return where a function is lowest, by golden section; it may be infinite on the left."
     golden = (math.sqrt(5) - 1) / 2
@@ -131,14 +131,14 @@ def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  #
         total, count = total + float((np.log(sums) - parts.sum(axis=1) / sums).sum()), count + len(rows)
     return total / max(count, 1)
 
-
+# %% ../../nbs/speech/calibrate.ipynb #8a36fcd4
 def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the same for logits of any scale
     "Return the share of frames whose best class has little lead over the second."
     leads = np.concatenate([np.diff(np.partition(logits, -2, axis=1)[:, -2:], axis=1)[:, 0] for logits in trials])
     leads = np.where(np.isfinite(leads), leads, leads[np.isfinite(leads)].max(initial=0.0))
     return max(0.01, float((leads < _DOUBTFUL * leads.mean()).mean()))
 
-
+# %% ../../nbs/speech/calibrate.ipynb #66a0b5f2
 def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibration.lacking) -> Calibration:
     "Return the temperature at which the frames have the entropy that calibrated networks as _doubtful have."
     if not trials:
@@ -212,12 +212,12 @@ class Network(NamedTuple):
     settled: bool  # trained on the validation trials too: nothing can be fitted to them
     origin: str = ""  # their name in reports
 
-
+# %% ../../nbs/speech/calibrate.ipynb #30135e5d
 def calibration_record(calibration: Calibration, decoder: str, origin: str = "") -> dict[str, Any]:  # plain values
     "Return the record of a temperature."
     return {"decoder": decoder, "origin": origin, **calibration.to_dict()}
 
-
+# %% ../../nbs/speech/calibrate.ipynb #1970d399
 def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
     "Return the temperature kept for a decoder; raise `KitError` for a damaged record."
     record: Any = None
