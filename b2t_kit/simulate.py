@@ -79,12 +79,12 @@ def kit_sentence(rng: np.random.Generator) -> str:
         text = text.replace(symbol[0], choices[rng.integers(len(choices))], 1)
     return text[0].upper() + text[1:]
 
-
+# %% ../nbs/simulate.ipynb #27a2d3ad
 def is_held_out(sentence: str) -> bool:
     "Return whether only validation and test sets may contain a sentence; only its normalised form counts."
     return hashlib.sha256(normalise(sentence).encode()).digest()[0] % HELD_OUT_SHARE == 0
 
-
+# %% ../nbs/simulate.ipynb #446da799
 def draw_sentence(rng: np.random.Generator, held_out: bool) -> str:
     "Return a random training sentence, or a random held-out one."
     while True:
@@ -100,7 +100,7 @@ def kit_words() -> list[str]:
     texts = [re.sub(r"<\w+>", " ", choice) for group in phrases().values() for choice in group]
     return sorted({word for text in texts for word in normalise(text, True).split()})
 
-
+# %% ../nbs/simulate.ipynb #1c05c588
 def default_language_model(exclude: Iterable[str] = ()) -> "LanguageModel":
     "Return a small model of the kit's own sentences, without those that will be scored."
     from b2t_kit.lm import LeakGuard, train_language_model  # here, since numba takes a second
@@ -123,7 +123,7 @@ class Prompt:
     number: int = 0  # trial number within the block; starts at 0, has gaps
     split: str = ""  # "train", "val" or "test", once it is planned
 
-
+# %% ../nbs/simulate.ipynb #5f1bb67b
 @cache
 def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence) after every word
     "Return the labels that a recording of the sentence stores; raise `KitError` if there are none or too many."
@@ -175,7 +175,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
 MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "lapses": 0.5, "drift": 10.0, "lasting": 1.0,
                   "session_drift": 1.0, "lost": 0.5, "shared_noise": 10.0, "tempo": 1.0, "wrong_labels": 1.0}
 
-
+# %% ../nbs/simulate.ipynb #e3b713b4
 @dataclass(frozen=True)
 class SimulateConfig:
     "Settings of simulated recordings: the plan, the harms, the difficulty and the speaking rate."
@@ -205,7 +205,7 @@ class SimulateConfig:
                             **{name: (0, most) for name, most in MOST_DISTURBED.items()},
                             "difficulty": (0, 10), "bins_per_phoneme": (6, 200), "onsets": (0, 2), "coupling": (0, 1)})
 
-
+# %% ../nbs/simulate.ipynb #2d37a759
 STRICT = SimulateConfig(
     sessions=40, trials=200, difficulty=0.13, drift=1 / 0.13, shared_noise=1 / 0.13, onsets=0.15, day_gain=0.35,
     trial_gain=0.2, wander=0.2, lapses=0.06, lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
@@ -222,7 +222,7 @@ TRAINING_ONLY = ("t15.2023.08.11", "t15.2024.03.03", "t15.2024.04.25", "t15.2024
 TRAIN_BLOCK, EVALUATION_HALF = 40, 25  # trials
 DROPPED = 0.03  # share of trials that were recorded but not kept
 
-
+# %% ../nbs/simulate.ipynb #3c474cde
 def day_number(session: str) -> int:
     "Days since T15's implantation; raise `KitError` if the name is not a date after it."
     try:
@@ -233,7 +233,7 @@ def day_number(session: str) -> int:
         raise KitError(f"session '{session}' is before the implantation on {IMPLANTED['t15']}")
     return day
 
-
+# %% ../nbs/simulate.ipynb #fda91bb8
 def session_names(count: int) -> list[str]:
     "Return the names of the first sessions: the 45 real dates, then one per week."
     last = date(*map(int, T15_DATES[-1].split(".")))
@@ -316,7 +316,7 @@ GESTURES: tuple[str, ...] = (*(name for name in FEATURE_NAMES if name not in SEQ
 GLIDES = {"front-gliding": ("high", "front"), "back-gliding": ("high", "back", "rounded")}
 PAUSE_EFFORT = 0.5  # gesture "effort" between words; 1 during a sound, 0 at rest
 
-
+# %% ../nbs/simulate.ipynb #68a6d1ad
 @cache
 def targets(label: int) -> np.ndarray:  # (1 or 2, len(GESTURES)) float64, between 0 and 1
     "Return a phoneme's target for each gesture, one row per part, in order of time."
@@ -341,7 +341,7 @@ DURATION_SHAPE = 8.0  # gamma shape of single durations: coefficient of variatio
 FINAL_LENGTHENING = 1.25  # of the last three labels
 MEAN_LABELS = 26.5  # of the T15 recordings; the quiet time is spread over them
 
-
+# %% ../nbs/simulate.ipynb #2cf957a3
 @dataclass(frozen=True, eq=False)
 class Timing:
     "The time of each label of a trial, in bins."
@@ -349,7 +349,7 @@ class Timing:
     edges: np.ndarray  # (L + 1,) float64: label i is said from edges[i] to edges[i + 1]
     num_bins: int  # length of the trial
 
-
+# %% ../nbs/simulate.ipynb #1e608fa4
 def draw_timing(labels: np.ndarray, bins_per_phoneme: float, rng: np.random.Generator) -> Timing:
     "Random durations for the labels of a trial, with quiet time around them."
     names = [PHONEMES[int(label)] for label in labels]
@@ -406,7 +406,7 @@ COMMON_DEPTH, COMMON_REACH = 0.23, (1.0, 1.0, 0.8, 0.1)  # effect on the log rat
 COUPLED_COUNT, COUPLED_RANGE, COUPLED_SPIKES = 0.11, 1.0, 1.8  # MEAN_COUNT, its log spread, SPIKE_POWER
 PAIRED_SHARE, HEARD_TWICE = 0.17, 0.5  # of pairs of neighbours; of the crossings in such a pair, heard by both
 
-
+# %% ../nbs/simulate.ipynb #410abb8c
 class Participant:
     "The permanent properties of 256 electrodes, drawn at random; G is the number of gestures."
 
@@ -456,7 +456,7 @@ GAIN_SPREAD = 0.3  # standard deviation of an electrode's log gain over the year
 DISTANT_SHARE = 0.6  # how much of the distant neurons' tuning is their own
 EFFORT_DEPTH = 0.6  # tuning to general effort, relative to the other gestures
 
-
+# %% ../nbs/simulate.ipynb #892c8ca4
 @dataclass(frozen=True, eq=False)
 class Electrodes:
     "The electrodes on one day."
@@ -468,7 +468,7 @@ class Electrodes:
     wander: np.ndarray  # (2, 256) period (trials) and phase of the drift within a session
     dead: np.ndarray  # (256,) bool
 
-
+# %% ../nbs/simulate.ipynb #7bc9c05b
 def electrodes_on(
     who: Participant,
     day: int,  # days since implantation, from 0
@@ -507,7 +507,7 @@ POWER_DEPTH = 0.45  # modulation of the hum by gestures, relative to that of the
 POWER_SLOW, POWER_SHARED = 0.35, 0.7  # likewise by slow and shared noise
 LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the resting rate
 
-
+# %% ../nbs/simulate.ipynb #ac35dfa7
 def knotted_noise(num_bins: int, spacing: int, columns: int, rng: np.random.Generator) -> np.ndarray:
     "Columns of noise, linear between knots, at which it is standard normal; (num_bins, columns)."
     knots = rng.standard_normal((num_bins // spacing + 2, columns))
@@ -515,7 +515,7 @@ def knotted_noise(num_bins: int, spacing: int, columns: int, rng: np.random.Gene
     fraction = (part / spacing)[:, None]
     return knots[index] * (1 - fraction) + knots[index + 1] * fraction
 
-
+# %% ../nbs/simulate.ipynb #53676851
 def drive(
     course: np.ndarray,  # (num_bins + 2 MAX_LAG, G), beginning MAX_LAG bins before the trial
     weights: np.ndarray,  # (256, G)
@@ -571,7 +571,7 @@ def record_trial(
 WANDER_BINS = 60  # time constant of the gain within a trial: 1.2 s
 LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left of the tuning in it
 
-
+# %% ../nbs/simulate.ipynb #015c6d93
 def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
     "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
     from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
@@ -588,7 +588,7 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
         lapse = (np.searchsorted(ends, np.arange(bins), side="right") + inside) % 2 == 1
     return (np.where(lapse, LAPSE_GAIN, 1.0) * gain)[:, None]
 
-
+# %% ../nbs/simulate.ipynb #0fc3ab2b
 def misspoken(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     "Return the labels; in a share of the trials with one word skipped or said twice."
     wrong, position, twice = rng.random(3)
@@ -607,13 +607,13 @@ CALIBRATION = 10  # trials at the start of a day that are recorded but not kept
 RECORDED_AHEAD = 2  # trials made in threads while one is written; each has its own seed
 LONG_SESSION = 200  # trials
 
-
+# %% ../nbs/simulate.ipynb #3159c7dc
 def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
     "Return the sums over a trial that z-scoring needs."
     values = features.astype(np.float64)
     return np.stack([np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)])
 
-
+# %% ../nbs/simulate.ipynb #74d45025
 def zscore(
     features: np.ndarray,  # (T, C) float32, as recorded
     preceding: Iterable[np.ndarray],  # moments of the trials before it, at least one
@@ -700,7 +700,7 @@ class SessionSimulator:
             yield self.planned[position].split, self.finished(position, raw, recent)
             recent.append(moments(raw))
 
-
+# %% ../nbs/simulate.ipynb #8c316c3a
 def open_sessions(config: SimulateConfig, plan: Schedule | None = None) -> list[SessionSimulator]:
     "Return one simulator per session of the plan; nothing is simulated yet."
     plan = plan or Schedule(config)
@@ -720,7 +720,7 @@ def write_session(session: SessionSimulator, folder: Path, progress: tqdm) -> in
             progress.update()
     return total
 
-
+# %% ../nbs/simulate.ipynb #090f76f5
 def simulate(
     out: str | Path,  # a folder that is empty or does not exist yet
     config: SimulateConfig = SimulateConfig(),
@@ -756,7 +756,7 @@ def real_errors() -> dict[str, Any]:  # do not change it
     "Return the figures of the published baseline."
     return json.loads((resources.files("b2t_kit") / "real_errors.json").read_text(encoding="utf-8"))
 
-
+# %% ../nbs/simulate.ipynb #8e4a683d
 @cache
 def real_counts() -> tuple[np.ndarray, np.ndarray]:  # (41, 41) row: said, column: heard; (41,) how often said
     "Real mistakes as counts. Row 0: nothing was said (insertions); column 0: nothing was heard (deletions)."
@@ -788,7 +788,7 @@ def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the 
     np.fill_diagonal(probabilities, 1.0)
     return np.log(probabilities)
 
-
+# %% ../nbs/simulate.ipynb #ea35b06d
 def timeline(
     labels: Sequence[int],  # classes 1..40
     generator: np.random.Generator,
@@ -816,7 +816,7 @@ HEARD_ALIKE = 0.5  # share of the sounds in which a network has the rivals in th
 NEARLY = 1.0  # logits by which it has the second before the first in the others
 LIKELY = 0.7  # no sound fails more often
 
-
+# %% ../nbs/simulate.ipynb #03b43b8e
 @dataclass(frozen=True)
 class Noise:
     "How much goes wrong, and how sure the network is of it; raises `KitError` for values out of range."
@@ -831,7 +831,7 @@ class Noise:
         if self.flatness not in BEHIND:
             raise KitError(f"noise: flatness must be {', '.join(BEHIND)}, not {self.flatness}")
 
-
+# %% ../nbs/simulate.ipynb #5fb722ed
 @cache
 def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the noise
     "Return the clarity at which each sound, and a gap for class 0, fails as often as it should, over gains and lapses."
@@ -858,7 +858,7 @@ def in_lapse(draws: np.ndarray) -> np.ndarray:  # bool, as many as draws between
         lapses[index] = draw < (LAPSES if not index else MEMORY if lapses[index - 1] else entry)
     return lapses
 
-
+# %% ../nbs/simulate.ipynb #969ebeed
 def noisy_logits(
     labels: Sequence[int],  # classes 1..40
     generator: np.random.Generator,
@@ -900,7 +900,7 @@ def noisy_logits(
     spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * confidence[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 
-
+# %% ../nbs/simulate.ipynb #db36e08a
 def noisy_sentence(
     sentence: str,  # any text without digits
     generator: np.random.Generator,
