@@ -114,7 +114,7 @@ class Budget:
 _STEADY = 10  # steps before the first ones, which are slower, say nothing of those to come
 _AGREE_EVERY = 10  # steps between two agreements on stopping, with several processes
 
-
+# %% ../../nbs/training/run.ipynb #80facffd
 def on_main(device: Device, action: Callable[[], Any]) -> Any:
     "Run `action` on the main process; every process gets its result, or raises its `KitError`."
     outcome, error = None, None
@@ -188,7 +188,7 @@ _CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
     "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
 
-
+# %% ../../nbs/training/run.ipynb #47a36993
 def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as "task.model.hidden was 64 and is 128"
     "Return one line for each difference between two nested plain values."
     if isinstance(before, dict) and isinstance(now, dict):
@@ -208,7 +208,7 @@ def check_resumable(folder: Path, resume: bool) -> bool:
         raise KitError(f"{folder}: holds a run already; resume it, or choose another folder")
     return has_run
 
-
+# %% ../../nbs/training/run.ipynb #5ae6bfb7
 def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
     "Return the content of `config.json`; raise `KitError` naming the fields that differ from the run to resume."
     path, settings = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
@@ -264,7 +264,7 @@ class Training:
         "The parameters whose gradients have a norm of their own in the log."
         return norm_groups(self.optimizer, self.plain_model)
 
-
+# %% ../../nbs/training/run.ipynb #328edf1d
 def build_training(task: Task, config: TrainConfig, device: Device) -> Training:
     "Model, optimizer and average on the device; the initial weights depend on the seed only."
     torch.manual_seed(fold_seed(config.seed, "model"))
@@ -363,7 +363,7 @@ def share_run(folder: str | Path) -> None:
 # step cannot fit in memory.
 MemoryCheck = Callable[[Task, TrainConfig, Device, Callable[[str], None]], Any]
 
-
+# %% ../../nbs/training/run.ipynb #411d54de
 @contextmanager
 def open_run(
     task: Task,
@@ -419,7 +419,7 @@ def open_run(
         on_main(device, write_records)
         yield run
 
-
+# %% ../../nbs/training/run.ipynb #99518d9a
 @contextmanager
 def _removed_on_failure(folder: Path, resume: bool) -> Iterator[None]:
     "Create the folder; if a new run fails before its first checkpoint, remove its files."
@@ -446,7 +446,7 @@ def seed_step(run: Training) -> None:
     "Seed torch's generators for the next step from the seed, the step and the process only."
     run.device.seed(fold_seed(run.config.seed, "step", run.step, run.device.rank))
 
-
+# %% ../../nbs/training/run.ipynb #94eafa59
 def accumulate_gradients(run: Training, micro_batches: list[Any]) -> None:
     "Add up the gradient of the step's loss: the sum over all rows, divided once by their number."
     run.meter.start()
@@ -472,7 +472,7 @@ def scale_at(config: TrainConfig, step: int) -> float:
     step -= step % config.lr_every
     return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
-
+# %% ../../nbs/training/run.ipynb #42954b6c
 def update_weights(run: Training, batch: Any = None) -> None:
     "Clip the gradient, update the weights and the average; this ends an optimizer step."
     config = run.config
@@ -501,7 +501,7 @@ def _last_good(run: Run) -> str:
     "Return the step of the newest checkpoint, for messages about a run that has diverged."
     return f"the last good checkpoint is of step {next(reversed(checkpoint_steps(run.folder)), 'none')}"
 
-
+# %% ../../nbs/training/run.ipynb #7429997b
 def collect(run: Run) -> None:
     "Fetch the values measured since the last time; raise `KitError` at the first bad step."
     rows, seconds = run.meter.fetch(run.device)
@@ -517,7 +517,7 @@ def collect(run: Run) -> None:
         run.budget.seconds["step"] = max(run.budget.seconds["step"], seconds / len(rows))
     run.meter.rows += [row for row in rows if math.isfinite(row["norm"])]
 
-
+# %% ../../nbs/training/run.ipynb #d58f9e5d
 def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
     "Draw a step's batch again and write it to a file; return the file, and the values that are not finite."
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
@@ -545,7 +545,7 @@ def checkpoint_parts(run: Training) -> tuple[dict[str, dict[str, torch.Tensor]],
     parts = {"model": run.plain_model.state_dict(), "optimizer": tensors}
     return parts | ({"ema": run.ema.model.state_dict()} if run.ema else {}), groups
 
-
+# %% ../../nbs/training/run.ipynb #836f71c5
 def checkpoint(run: Run) -> None:
     "Save this step, mark it if it is the best, and remove old ones; raise `KitError` if its values are not finite."
     collect(run)
@@ -650,7 +650,7 @@ def record(run: Run, row: dict[str, Any]) -> None:
               if isinstance(value, float) and name != "seconds"}
     run.device.track(values, run.step)
 
-
+# %% ../../nbs/training/run.ipynb #b912ab7e
 def warn(run: Run, text: str) -> None:
     "Record a warning."
     record(run, {"kind": "event", "text": f"warning: {text}"})
@@ -683,7 +683,7 @@ def log(run: Run) -> None:
     record(run, row)
     run.meter.rows, run.meter.work, run.meter.seconds = [], {}, 0.0
 
-
+# %% ../../nbs/training/run.ipynb #44108cc3
 def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
     "Warn of the most abnormal gradient norm of these steps, and of vanished and exploded groups."
     names = [name for name in rows[-1] if name.startswith("norm/")]
@@ -708,7 +708,7 @@ def forbid_changes(run: Run, name: str) -> Iterator[None]:
         run.eval_model.eval()
         yield
 
-
+# %% ../../nbs/training/run.ipynb #b888df64
 def validate(run: Run) -> None:
     "Validate, run the task's hooks and keep the best step; a hook that changes the model raises `KitError`."
     collect(run)
@@ -734,12 +734,12 @@ def due(run: Run, every: int) -> bool:
     "Return whether an action that runs every so many steps, and at the end, is due; 0 means at the end only."
     return run.step == run.config.steps or (every > 0 and run.step % every == 0)
 
-
+# %% ../../nbs/training/run.ipynb #dfc959d5
 def is_new_best(run: Run) -> bool:
     "Return whether this step is the best so far and has no checkpoint yet."
     return run.best is not None and run.best.step == run.step != run.saved_step
 
-
+# %% ../../nbs/training/run.ipynb #404c242a
 def should_stop(run: Run) -> bool:
     "Return whether the time is up or a stop was requested; the same answer on every process."
     device = run.device
@@ -805,7 +805,7 @@ def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more 
     size = sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
     return size, 0 if run.optimizer.state else 8 * num_trained
 
-
+# %% ../../nbs/training/run.ipynb #8790058e
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
     config, device = run.config, run.device
