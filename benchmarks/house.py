@@ -74,14 +74,15 @@ def arrows_back_up(graph: networkx.DiGraph) -> int:
     return sum((other, one) in pairs for one, other in pairs) // 2
 
 
-def cells(root: Path) -> list[tuple[str, int, int, int]]:
-    "Name, cells, code cells and code cells with an output of each notebook in nbs/."
+def cells(root: Path) -> list[tuple[str, int, list[int], int]]:
+    "Name, cells, lines of each code cell without directives and blanks, and code cells with an output of each notebook."
     rows = []
     for path in sorted((root / "nbs").rglob("*.ipynb")):
         found = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = [cell for cell in found if cell["cell_type"] == "code"]
+        lines = [sum(bool(line.strip()) and not line.startswith("#|") for line in cell["source"]) for cell in code]
         name = path.relative_to(root / "nbs").with_suffix("").as_posix()
-        rows.append((name, len(found), len(code), sum(bool(cell["outputs"]) for cell in code)))
+        rows.append((name, len(found), lines, sum(bool(cell["outputs"]) for cell in code)))
     return rows
 
 
@@ -107,7 +108,7 @@ def measure(root: Path, task: str) -> dict[str, str]:
     graph, notebooks = imports(root), cells(root)
     circles = [part for part in networkx.strongly_connected_components(graph) if len(part) > 1]
     folders = lines_by_folder(root)
-    code, shown = sum(row[2] for row in notebooks), sum(row[3] for row in notebooks)
+    lines, shown = [count for row in notebooks for count in row[2]], sum(row[3] for row in notebooks)
     seconds, loaded = import_cost(root, task)
     words = len(re.findall(r"\S+", (root / "README.md").read_text(encoding="utf-8")))
     return {
@@ -118,8 +119,9 @@ def measure(root: Path, task: str) -> dict[str, str]:
         "circles of imports": f"{len(circles)} ({sum(map(len, circles))} modules)",
         "folders that import each other": str(arrows_back_up(graph)),
         "cells": str(sum(row[1] for row in notebooks)),
-        "code cells with an output": f"{shown} of {code} ({shown / code:.0%})",
-        "notebooks with code and no output": str(sum(row[2] > 0 and not row[3] for row in notebooks)),
+        "code cells with an output": f"{shown} of {len(lines)} ({shown / len(lines):.0%})",
+        "lines of a code cell, median": f"{statistics.median(lines):g}",
+        "notebooks with code and no output": str(sum(bool(row[2]) and not row[3] for row in notebooks)),
         "importing the speech task, s": f"{seconds:.2f}",
         "modules it loads (the kit's)": f"{loaded[0]} ({len(loaded) - 1})",
         "of decode/ and matplotlib": f"{sum(name.startswith('b2t_kit.decode') for name in loaded)} modules",
@@ -231,8 +233,9 @@ def main() -> None:
     if options.draw:
         draw(imports(options.root), options.draw, options.title)
     elif options.notebooks:
-        print("| notebook | cells | code | with output |\n|---|---|---|---|")
-        print("\n".join(f"| {name} | {total} | {code} | {shown} |" for name, total, code, shown in cells(options.root)))
+        print("| notebook | cells | code | lines, median and most | with output |\n|---|---|---|---|---|")
+        print("\n".join(f"| {name} | {total} | {len(lines)} | {statistics.median(lines or [0]):g}, {max(lines, default=0)} | {shown} |"
+                        for name, total, lines, shown in cells(options.root)))
     else:
         print("\n".join(f"| {name} | {value} |" for name, value in measure(options.root, options.task).items()))
 
