@@ -234,8 +234,9 @@ def main() -> None:
         draw(imports(options.root), options.draw, options.title)
     elif options.notebooks:
         print("| notebook | cells | code | lines, median and most | with output |\n|---|---|---|---|---|")
-        print("\n".join(f"| {name} | {total} | {len(lines)} | {statistics.median(lines or [0]):g}, {max(lines, default=0)} | {shown} |"
-                        for name, total, lines, shown in cells(options.root)))
+        for name, total, lines, shown in cells(options.root):
+            most = f"{statistics.median(lines or [0]):g}, {max(lines, default=0)}"
+            print(f"| {name} | {total} | {len(lines)} | {most} | {shown} |")
     else:
         print("\n".join(f"| {name} | {value} |" for name, value in measure(options.root, options.task).items()))
 

@@ -81,7 +81,8 @@ def read_votes(
                 names[number], _, sentence = line.partition(" ")
                 votes[number] = [(sentence, 1.0)]
         except (AttributeError, KitError, StopIteration, TypeError, ValueError) as error:
-            reason = error if isinstance(error, KitError) else f"is not JSON with one of the fields {', '.join(PREDICTED)}"
+            missing = f"is not JSON with one of the fields {', '.join(PREDICTED)}"
+            reason = error if isinstance(error, KitError) else missing
             raise KitError(f"{path}, line {number + 1}: {reason}") from error
     for number, key in enumerate(keys_of(names)):
         if key in table:
