@@ -75,7 +75,7 @@ def arrows_back_up(graph: networkx.DiGraph) -> int:
 
 
 def cells(root: Path) -> list[tuple[str, int, list[int], int]]:
-    "Name, cells, lines of each code cell without directives and blanks, and code cells with an output of each notebook."
+    "Name, cells, lines of each code cell without blanks, and code cells with an output of each notebook."
     rows = []
     for path in sorted((root / "nbs").rglob("*.ipynb")):
         found = json.loads(path.read_text(encoding="utf-8"))["cells"]
