@@ -1258,7 +1258,8 @@ def fault_in(model: str, error: Exception) -> str:
               if frame.filename.endswith(".py") and Path(frame.filename).resolve().parent == path.parent]
     if frames:
         return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: {reason}"
-    return f"{path.name}: {reason}" if type(getattr(error, "obj", None)).__module__ == path.stem else ""
+    signature = isinstance(error, TypeError) and ".forward() " in reason  # raised by the caller's line
+    return f"{path.name}: {reason}" if signature or type(getattr(error, "obj", None)).__module__ == path.stem else ""
 
 # %% ../nbs/cli.ipynb #a7df144b
 def do(words: list[str]) -> int:

@@ -117,7 +117,11 @@ def test_what_a_model_of_ones_own_gets_wrong(here: Path, capsys: pytest.CaptureF
     for name, old, new, expected in (
             ("wide", "nn.Linear(config.patch *", "nn.Linear(1 + config.patch *", "wide.py, line 26, in forward: RuntimeError: mat1"),
             ("bare", "    patch: int = 8\n", "", "bare.py: AttributeError: 'Own' object has no attribute 'patch'"),
-            ("deep", "own_layers.shaped(", "own_layers.reshaped(", "deep.py, line 26, in forward: AttributeError: module 'own_layers'")):
+            ("deep", "own_layers.shaped(", "own_layers.reshaped(", "deep.py, line 26, in forward: AttributeError: module 'own_layers'"),
+            ("dayless", "def forward(self, features, day)", "def forward(self, features)", "dayless.py: TypeError: "),
+            ("idle", "def build(", "def make(", "Own: defines no build()"),
+            ("short", "self.config.stride)))", "self.config.stride)))[:, 2:]", "Own: its network returned "),
+            ("half", "self.config.stride)))", "self.config.stride))).bfloat16()", "Own: its network returned torch.bfloat16")):
         (here / f"{name}.py").write_text(OWN.replace(old, new))
         assert main(f"{train} {name}.py:Own".split()) == 2 and not (here / "new").exists()
         told = capsys.readouterr().err

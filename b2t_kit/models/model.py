@@ -423,7 +423,7 @@ class ModelConfig:
 
     def build(self) -> nn.Module:
         "Return the network, weights drawn by torch's generator: features (B, T, C), day (B,) to logits (B, P, 41)."
-        raise NotImplementedError(f"{type(self).__name__} defines no build()")
+        raise KitError(f"{type(self).__name__}: defines no build(), which returns its network")
 
     def groups(self) -> list[ParameterGroup]:
         "Return the groups of parameters."
@@ -452,14 +452,20 @@ class ModelConfig:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
         "Return the training loss of each row, and its parts by name, if it has several."
         logits = model(features, batch.day, **self.lengths(batch.num_patches), **self.draws(batch))
-        self.check_logits(logits, len(features))
+        self.check_logits(logits, *features.shape[:2])
         return ctc_losses(logits, batch.num_patches, batch.labels, batch.num_labels), {}
 
-    def check_logits(self, logits: torch.Tensor, rows: int) -> None:
-        "Raise `KitError` if a network returned something else than (B, P, classes)."
+    def check_logits(self, logits: torch.Tensor, rows: int, bins: int) -> None:
+        "Raise `KitError` if a network returned something else than (B, P, classes) float32."
         if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != self.num_classes:
             raise KitError(f"{type(self).__name__}: its network returned logits of shape {tuple(logits.shape)}; "
                            f"expected (rows, frames, classes), here ({rows}, frames, {self.num_classes})")
+        least = (bins - (1 if self.partial else self.patch)) // self.stride + 1
+        if logits.shape[1] < least:
+            raise KitError(f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} bins, which make "
+                           f"{least} with patch {self.patch} and stride {self.stride}; a convolution needs padding")
+        if logits.dtype != torch.float32:
+            raise KitError(f"{type(self).__name__}: its network returned {logits.dtype}; return in_float32(head, values)")
 
     def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
         "Return the frames of trials of so many bins."

@@ -90,7 +90,7 @@ def logits_of(
     if padding != "same" and sigma:  # smoothing shortens trials
         frames = config.model.frames(batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1)
     logits = model(features, batch.day, **config.model.lengths(frames))
-    config.model.check_logits(logits, len(features))
+    config.model.check_logits(logits, *features.shape[:2])
     return logits, frames
 
 
