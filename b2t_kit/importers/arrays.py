@@ -217,7 +217,7 @@ class OwnArrays(Own):
         if split not in SPLITS:
             raise KitError(f"split is '{split[:20]}', expected {', '.join(SPLITS)}")
         if split != "test" and not sentence:
-            raise KitError(f"sentence is empty; a trial of {split} needs one, others are test")
+            raise KitError(f"sentence is empty; a trial of {split} needs one; without, its split is test")
         if not start < stop <= len(data):
             raise KitError(f"rows {start} to {stop} of {row['file']}, which has {len(data)} (shape {data.shape}; time "
                            "is the first axis)")
