@@ -462,8 +462,8 @@ class ModelConfig:
                            f"expected (rows, frames, classes), here ({rows}, frames, {self.num_classes})")
         least = (bins - (1 if self.partial else self.patch)) // self.stride + 1
         if logits.shape[1] < least:
-            raise KitError(f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} bins; expected "
-                           f"{least}, with patch {self.patch} and stride {self.stride}; a convolution needs padding")
+            raise KitError(f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} bins; "
+                           f"expected {least}, with patch {self.patch} and stride {self.stride}; pad convolutions")
         if logits.dtype != torch.float32:
             raise KitError(f"{type(self).__name__}: its network returned {logits.dtype}; "
                            "return in_float32(head, values)")
