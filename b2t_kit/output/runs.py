@@ -73,6 +73,8 @@ def run_state(folder: str | Path) -> RunState:
     if not path.is_file():
         raise KitError(f"{folder}: is not a run folder; it has no config.json")
     record, amount = load_json(path), ""
+    if isinstance(record, dict) and "weights" in record:
+        raise KitError(f"{folder}: is an exported decoder, not a run; its README.md describes it")
     with damaged(path):
         steps, task, data = record["train"]["steps"], record["task"]["name"], record["data"].get("train")
         config, numbers = record["task"].get("config"), [steps]
