@@ -23,19 +23,28 @@ import b2t_kit
 from .core import content_hash, write_atomically
 
 # %% ../nbs/compiled.ipynb #5b29b469
-def _code_folder() -> Path:
+def _content_folder() -> Path:
     package, content = Path(b2t_kit.__file__).parent, hashlib.blake2b(digest_size=16)
     for path in sorted(package.rglob("*.py")):
         content.update(path.read_bytes())
     return package / "__pycache__" / f"machine_code-{content.hexdigest()}"
 
 
+_folders: dict[str, Path] = {}  # of each module when it was imported: a session may edit modules, and reload them
+_defined: set[tuple[str, str]] = set()  # module and name of each function
+
+
 class StoredCode:
     "The machine code of one function on disk, by the methods that numba calls: a file for each signature."
-    cache_path = _code_folder()
-
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+        self.function, name = function, (function.__module__, function.__qualname__)
+        if name in _defined:  # for the second time, so its module was reloaded
+            _folders.clear()
+            _defined.clear()
+        _defined.add(name)
+        if function.__module__ not in _folders:
+            _folders[function.__module__] = _content_folder()
+        self.cache_path = self.imported = _folders[function.__module__]
 
     def path(self, signature: Any, target: Any) -> Path:
         "Return the file of a signature; `target` is numba's description of the processor."
@@ -51,8 +60,8 @@ class StoredCode:
             return CompileResult._rebuild(target, *pickle.loads(self.path(signature, target).read_bytes()))
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        "Store the result of compiling, unless it holds addresses of this process."
-        if result.lifted or result.library.has_dynamic_globals:
+        "Store the result of compiling, unless it holds addresses of this process, or the package has changed since."
+        if result.lifted or result.library.has_dynamic_globals or self.imported != _content_folder():
             return
         with suppress(Exception):
             if not self.cache_path.exists():
