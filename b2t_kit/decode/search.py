@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
-           'new_candidates', 'mix', 'extend', 'wait', 'keep', 'advance', 'double_capacity', 'complete_sentences',
-           'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords', 'average_word', 'tempered',
-           'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'advance', 'double_capacity',
+           'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords',
+           'average_word', 'tempered', 'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -114,7 +114,7 @@ class Candidates(NamedTuple):
     "The prefixes after one frame, before they are pruned to the beam."
 
     rows: np.ndarray  # (capacity,) _PREFIX
-    score: np.ndarray  # (capacity,) float64: scores for pruning
+    score: np.ndarray  # (2, capacity) float64: scores for pruning, and scratch
     slots: np.ndarray  # (a power of two,) _SLOT, hash table (history, code) -> row
     state: np.ndarray  # (3,) int64: number of rows, frame, 1 if the capacity was exceeded
 
@@ -142,7 +142,7 @@ def new_beam(beam: int) -> Beam:
 def new_candidates(capacity: int = 1 << 14) -> Candidates:
     "Return empty arrays for the prefixes of one frame."
     slots, rows = np.zeros(_power_of_two(2 * capacity), _SLOT), np.zeros(capacity, _PREFIX)
-    return Candidates(rows, np.zeros(capacity), slots, np.zeros(3, np.int64))
+    return Candidates(rows, np.zeros((2, capacity)), slots, np.zeros(3, np.int64))
 
 # %% ../../nbs/decode/search.ipynb #5115f08a
 @compiled
@@ -244,11 +244,31 @@ def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, 
     if code != BLANK and code != SILENCE:
         _add_paths(candidates, history, code, -math.inf, both + row[code])
 
+# %% ../../nbs/decode/search.ipynb #7fcfdd36
+@compiled
+def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
+    "Return the value of a rank among the first `count`, reordering them: quickselect (Hoare, 1961), quick to compile."
+    low, high, index = 0, count - 1, rank - 1
+    while low < high:
+        pivot, left, right = values[(low + high) >> 1], low, high
+        while left <= right:
+            while values[left] > pivot:
+                left += 1
+            while values[right] < pivot:
+                right -= 1
+            if left <= right:
+                values[left], values[right] = values[right], values[left]
+                left, right = left + 1, right - 1
+        if right < index < left:
+            break
+        low, high = (low, right) if index <= right else (left, high)
+    return values[index]
+
 # %% ../../nbs/decode/search.ipynb #2251427c
 @compiled
 def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
     "Replace the beam by the best prefixes of the frame."
-    count, score, best = candidates.state[0], candidates.score, 0
+    count, score, best = candidates.state[0], candidates.score[0], 0
     for number in range(count):
         prefix = candidates.rows[number]
         history = histories.rows[prefix.history]
@@ -258,8 +278,9 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
         best = number if score[number] > score[best] else best
     floor = score[best] - limits.threshold
     if count > limits.beam:
-        least = count - limits.beam  # place of the worst that is kept, in ascending order
-        floor = max(floor, np.partition(score[:count], least)[least])
+        for number in range(count):
+            candidates.score[1, number] = score[number]
+        floor = max(floor, kth_largest(candidates.score[1], count, limits.beam))
     beam.rows[0], beam.size[0] = candidates.rows[best], 1
     for number in range(count):
         chosen = number != best and score[number] >= floor and score[number] > -math.inf
