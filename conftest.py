@@ -20,7 +20,15 @@ With `-n`, files begin in the order of the seconds that `.ci/seconds.json` has o
 no processor waits for the other at the end. `--seconds FILE` writes those of a run.
 
 A test in `tests/` says the same with `@pytest.mark.torch_xla`. Under `--no-skips` a skip is a
-failure. The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
+failure.
+
+There are two tiers. `pytest` alone runs the first: every promise once, in minutes. `--tier second` runs
+the campaigns and the heavy pages, `--tier all` both; naming files or folders runs all of them. Of the
+second tier are tests marked `second_tier` (alone, or by `pytestmark` as a file, from which
+`first_tier` takes a test out), notebooks whose metadata have `"second_tier": true`, Kaggle's kernels
+and research/.
+
+The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
 failure there.
 """
 import gc
@@ -47,6 +55,7 @@ DIRECTIVE = re.compile(r"^#\s*\|\s*(\w+):?[ \t]*(.*)$", re.M)
 EXPORTS = {"export", "exporti", "exports", "default_exp"}
 collect_ignore_glob = ["kaggle/*/*-zh.ipynb"]  # translations; a test compares their code
 LIBRARIES = {"torch_xla"}  # flags that stand for a library
+SECOND_TIER = ("kaggle", "research")  # folders of notebooks that take long
 # Variables that libraries and pytest set for themselves.
 FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
 
@@ -62,8 +71,20 @@ def pytest_addoption(parser):
     parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
     parser.addoption("--seconds", default="", help="a JSON file that gets the seconds of each file of tests")
+    parser.addoption("--tier", choices=("first", "second", "all"), help="which tests run where no files are named: first")
     parser.addoption("--library", default="", help="only tests that need this library, such as torch_xla, and whole notebooks that do")
     parser.addoption("--also", default="", help="with --library: files and folders that run whole, with commas between")
+
+
+def pytest_configure(config):
+    if config.option.tier is None:  # a worker of xdist inherits what is decided here
+        named = config.args_source is pytest.Config.ArgsSource.ARGS
+        config.option.tier = "all" if named else "first"
+
+
+def in_second_tier(item) -> bool:
+    "Whether a test, or its whole file, is of the second tier."
+    return bool(item.get_closest_marker("second_tier") and not item.get_closest_marker("first_tier"))
 
 
 def pytest_collect_file(file_path, parent):
@@ -72,6 +93,13 @@ def pytest_collect_file(file_path, parent):
 
 
 def pytest_collection_modifyitems(config, items):
+    tier = config.option.tier
+    if tier != "all":
+        tiers = {True: [], False: []}
+        for item in items:
+            tiers[in_second_tier(item)].append(item)
+        config.hook.pytest_deselected(items=tiers[tier == "first"])
+        items[:] = tiers[tier == "second"]
     if library := config.getoption("--library"):
         notebooks = {item.path for item in items if item.get_closest_marker(library) and isinstance(item, Cells)}
         also = [ROOT / path for path in config.getoption("--also").split(",") if path]
@@ -134,8 +162,11 @@ class Notebook(pytest.File):
     def collect(self):
         left_out = flags_left_out(self.config)
         self.sources, end, heading = [], 0, self.path.stem
-        cells = json.loads(self.path.read_text(encoding="utf-8"))["cells"]
-        for number, cell in enumerate(cells, 1):
+        notebook = json.loads(self.path.read_text(encoding="utf-8"))
+        by_folder = any(self.path.is_relative_to(ROOT / folder) for folder in SECOND_TIER)
+        if by_folder or notebook["metadata"].get("second_tier"):
+            self.add_marker("second_tier")
+        for number, cell in enumerate(notebook["cells"], 1):
             source = "".join(cell["source"])
             directives = dict(DIRECTIVE.findall(source))
             if cell["cell_type"] == "markdown" and source.startswith("#"):

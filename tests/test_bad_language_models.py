@@ -204,6 +204,7 @@ for damaged in (forged, flipped):
 """
 
 
+@pytest.mark.second_tier
 def test_wild_numbers_in_models_too_large_to_be_read_first():
     """No read outside an array (numba tells of each one here), no circle, no traceback: a result, or one line."""
     python("-c", WILD, TESTS / "kenlm", timeout=600, NUMBA_BOUNDSCHECK="1", PYTHONWARNINGS="error")
@@ -287,6 +288,7 @@ IN_MEMORY = [  # megabytes that may be taken, command, status, what is said
         "build long.txt --memory 50", "build long.txt.gz --memory 50", "convert long.arpa"))]
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_texts_stay_within_the_memory():
     """More is refused with another program's command; with enough, that much is enough. Also 200 million bytes in a line, or in

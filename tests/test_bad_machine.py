@@ -21,6 +21,8 @@ from commands import interrupted, python, tree
 from tiny_models import write_causal
 from published_files import tiny_mat_files
 
+pytestmark = pytest.mark.second_tier
+
 VERBS = {
     "lm build": "lm build words.txt --out new/x.b2tlm --memory 50",
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
@@ -84,6 +86,7 @@ def whole_or_absent(before: dict[str, int], here: Path, complete: set[str]) -> N
     shutil.rmtree(here / "new", ignore_errors=True)
 
 
+@pytest.mark.first_tier
 def test_a_mode_of_torch_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that arrives while gradients are switched off does not leave them off."""
     switch = torch.set_grad_enabled
@@ -127,6 +130,7 @@ for number in range(60):
 """
 
 
+@pytest.mark.first_tier
 def test_fake_tensors_are_left() -> None:
     """Signals while a step is traced end in a status: no mode of torch stays on, torch's C++ does not abort."""
     python("-c", INTERRUPTED_TRACES, timeout=300)
@@ -190,6 +194,7 @@ def test_small_disk(verb: str, options: str, here: Path, capsys: pytest.CaptureF
         subprocess.run(["umount", "--lazy", here / "disk"], check=True)
 
 
+@pytest.mark.first_tier
 def test_other_programs_that_want_the_cores_are_noticed() -> None:
     """Threads that wait for each other then sleep at once."""
     code = "import os, b2t_kit.cli as cli; cli.run_program = lambda verb: None; cli.main(); print(os.environ['GOMP_SPINCOUNT'])"

@@ -33,6 +33,8 @@ from b2t_kit.training.checkpoint import best_checkpoint
 from test_words import DAY, SAID, legible_day
 from tiny_models import write_causal
 
+pytestmark = pytest.mark.second_tier
+
 DATA, RUN, CPU = "--data data", "--run 1/run", "--device cpu"
 BOTH = "--runs 1/run 2/run"
 WORDS = f"{CPU} --lm model.b2tlm --beam 10 --n-best 4"
@@ -224,6 +226,7 @@ def test_other_recordings(here: Path, ran: list[str]) -> None:
     assert run(DECODE) == 0 and Path("1/run/temperature.json").read_bytes() == fitted
 
 
+@pytest.mark.first_tier
 def test_a_run_finds_the_recordings_of_its_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "In Python as on the command line; without them, the platform's folders are searched."
     monkeypatch.chdir("1")
@@ -237,6 +240,7 @@ def test_a_run_finds_the_recordings_of_its_training(here: Path, monkeypatch: pyt
         decoding.decode_run("run", **how)
 
 
+@pytest.mark.first_tier
 def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     "Search's version, language model, lexicon, hotwords, network: each part alone; and every verb refuses."
     same, choice = "--lexicon words.txt --hotwords names.txt", Path("1/run/decoding.json")

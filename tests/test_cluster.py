@@ -21,6 +21,8 @@ from b2t_kit.training.run import share_run
 from commands import TESTS, start
 from toy import ToyTask, disturbed, toy_config
 
+pytestmark = pytest.mark.second_tier
+
 
 def killed_away(step: int, micro_batches: list, device: Device) -> None:
     """The second machine dies at step 30."""
@@ -85,6 +87,7 @@ def test_two_machines(tmp_path: Path) -> None:
     assert_same_training(run, tmp_path / "alone")
 
 
+@pytest.mark.first_tier
 def test_accelerate_s_simple_launcher_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """It starts a process on each machine that knows nothing of the others, and would train twice."""
     for name in ("RANK", "WORLD_SIZE"):

@@ -15,12 +15,17 @@ NOTEBOOKS = {  # a source that starts with a heading is a Markdown cell
     "flagged": ("#| eval: false\nassert False", "#| notest\nassert False", "#| slow\nassert True",
                 "#| export\ndef check(x):\n    assert x > 0", "assert check(1) is None", "#| hide\nimport nbdev; nbdev.nbdev_export()"),
     "lacking": ("value = 1", "#| absent_library\nassert value", "assert value == 1"),
-    "untidy": ("import os", "os.environ['LEFT'] = 'behind'", "assert True")}
+    "untidy": ("import os", "os.environ['LEFT'] = 'behind'", "assert True"),
+    "long": ("assert True",)}
+SECOND_TIER = {"long"}
 RUNS = {  # words of pytest: passed and failed and skipped, and what is said
     "": ((8, 2, 2), ("broken.ipynb::A heading [3] PASSED", "broken.ipynb::A heading [5] FAILED", "ZeroDivisionError",
                      "broken.ipynb::A heading [6] SKIPPED", "whole.ipynb::to the end [3] PASSED",
                      "needs absent_library, which is not installed", "untidy.ipynb leaves changed: LEFT")),
     "-k Second": ((1, 0, 0), ()),  # the cells above it are run
+    "--tier second": ((1, 0, 0), ("long.ipynb",)),
+    "--tier all": ((9, 2, 2), ("long.ipynb",)),
+    "nbs/long.ipynb": ((1, 0, 0), ("long.ipynb",)),
     "--flags slow --no-skips": ((9, 4, 0), ()),
     "--library absent_library": ((1, 0, 1), ())}
 
@@ -34,7 +39,9 @@ def test_cells_become_tests(words: str, tmp_path: Path) -> None:
     for name, sources in NOTEBOOKS.items():
         cells = [{"cell_type": "markdown" if source.startswith("# ") else "code", "source": [source], "metadata": {}, "outputs": []}
                  for source in sources]
-        (tmp_path / f"nbs/{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+        metadata = {"second_tier": True} if name in SECOND_TIER else {}
+        notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        (tmp_path / f"nbs/{name}.ipynb").write_text(json.dumps(notebook))
     done = subprocess.run([sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *words.split()], capture_output=True,
                           text=True, cwd=tmp_path, env={key: value for key, value in os.environ.items() if "PYTEST" not in key})
     counts, said = RUNS[words]

@@ -3,6 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.second_tier
+
 
 def test_hostile_input_is_refused() -> None:
     """In a process of its own, which forks one for each case."""

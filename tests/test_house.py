@@ -146,6 +146,7 @@ def test_the_core_imports_no_wing_and_the_loop_only_training():
     assert {name for name in IMPORTS["b2t_kit.train"] if not within(name, "training")} == {"b2t_kit.core"}
 
 
+@pytest.mark.second_tier
 def test_the_core_works_without_its_wings(tmp_path):
     "A copy without their folders: every module and every test's module is imported, and the command line answers."
     WITHOUT_WINGS["copy_core"](tmp_path)
@@ -266,6 +267,7 @@ def files_of(folder: Path, *names: str) -> set[str]:
     return {path.as_posix() for path in paths if path.suffix != ".pyc" and not path.name.startswith(".")}
 
 
+@pytest.mark.second_tier
 def test_package_builds_and_installs_offline(tmp_path):
     "Build the sdist, the wheel from it, and install from the folder that holds both; a few tests run beside the unpacked sdist."
     source, dist, env, folders = tmp_path / "source", tmp_path / "dist", tmp_path / "env", (

@@ -28,6 +28,8 @@ from b2t_kit.training.log import read_metrics
 from b2t_kit.training.task import TrainConfig
 from commands import bits, newest
 
+pytestmark = pytest.mark.second_tier
+
 S2 = replace(T15, participant="s2", num_features=64, arrays="ventral 6v", dataset="simulated")
 MODEL = GRUConfig(hidden=16, num_layers=1)
 SPEECH = SpeechConfig(MODEL, batches=BatchConfig(batch_size=4, buckets=2))
@@ -128,6 +130,7 @@ def test_days_held_out(folders: list[Path], tmp_path: Path) -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.first_tier
 def test_a_run_starts_from_another_decoder(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """New day layers for a new participant, frozen parts, the same bits after a stop, and a leak that is remembered."""
     source, few = tmp_path / "source", str(folders[1])

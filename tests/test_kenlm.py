@@ -18,6 +18,8 @@ from b2t_kit.simulate import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
 from commands import TESTS, python
 
+pytestmark = pytest.mark.second_tier
+
 FILES = TESTS / "kenlm"
 SENTENCES = ["i would like some more tea please", "can you put the kettle on", "the train was late again", "it is time for my medicine"]
 
@@ -27,6 +29,7 @@ def noisy(sentence: str, seed: int) -> np.ndarray:
     return 0.15 * noisy_sentence(sentence, np.random.default_rng(seed))
 
 
+@pytest.mark.first_tier
 def test_same_sentences_and_scores_as_with_the_kits_own_format(tmp_path):
     """The same ARPA file, converted to .b2tlm and by KenLM: hypotheses, order and scores agree to float32."""
     own = tmp_path / "small.b2tlm"

@@ -11,6 +11,8 @@ from b2t_kit.decode.files import read_nbest
 from tiny_models import write_causal
 from test_words import DAY, SAID, legible_day
 
+pytestmark = pytest.mark.second_tier
+
 WEIGHTS, CHECKPOINT = "weights tuned on these trials", "checkpoint chosen on these trials"
 FITTED, TRAINED = "temperature fitted on these trials", "trained on these trials"
 FAIR = "; tuned on one half and scored on the other: "
@@ -92,6 +94,7 @@ def test_eval_export_and_report(here: Path, said) -> None:
     assert "chosen" not in said(EVAL)  # other trials than those of the training
 
 
+@pytest.mark.first_tier
 def test_a_run_on_all_labelled_trials(here: Path, said, capsys: pytest.CaptureFixture) -> None:
     "`--splits train val`: no checkpoint is chosen, what was fitted is the validated run's, and scores of val say trained on."
     said(f"{DECODE} --tune")

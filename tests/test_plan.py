@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from plan import compiled_steps, estimated, planned
 
+pytestmark = pytest.mark.second_tier
+
 LARGE, TO_FIT = ["tpu_v5e8", "v5e-8", 64, 2478, {}], ["eit_cdeit", "v5e-8", 256, 0, {}]
 EVERY = [step for step in compiled_steps() if step["total"] > 0.3 * GIB
          and step["case"] != TO_FIT  # the compiler computes 6 GiB again, so that it fits
@@ -32,6 +34,7 @@ def differences():
     return {str(step["case"]): planned(*step["case"]).total / step["total"] - 1 for step in STEPS}
 
 
+@pytest.mark.first_tier
 def test_plan_agrees_with_recorded_figures_of_the_compiler(differences):
     "In the mean within 8 % of the v5e compiler, all within 21 %; within 5 % for the large step."
     apart = [abs(one) for one in differences.values()]
@@ -39,6 +42,7 @@ def test_plan_agrees_with_recorded_figures_of_the_compiler(differences):
     assert abs(differences[str(LARGE)]) < 0.05
 
 
+@pytest.mark.first_tier
 def test_plan_and_compiler_agree_on_what_fits(differences):
     "Except where the compiler's figure is within a fifth of a chip's memory."
     for step in STEPS:

@@ -19,7 +19,7 @@ from b2t_kit.tpu.preflight import ON_CPU, compile_program, preflight
 from commands import ROOT, TESTS, python
 from preflight_models import CLASSES, INPUTS, LABELS, ROWS, TIME, UNITS, WORDS, Scored, total
 
-pytestmark = pytest.mark.torch_xla
+pytestmark = [pytest.mark.torch_xla, pytest.mark.second_tier]
 compiler = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra 'preflight'")
 
 

@@ -36,6 +36,8 @@ from b2t_kit.training.task import TrainConfig
 from commands import ACCELERATE, bits, python, tensors, torchrun
 from toy import ToyTask, disturbed, toy_config
 
+pytestmark = pytest.mark.second_tier
+
 STILL, CLIPPED = ToyTask(dropout=0.0), toy_config(clip_norm=0.5)
 TRIALS = [(1.0, 10), (0.0, 5), (8.0, 8), (2.0, 20), (0.0, 4), (3.0, 3), (5.0, 100)]  # edits and length
 
@@ -149,6 +151,7 @@ def found_by(pair: Path, what: str) -> list:
     return [json.loads((pair / f"process_{rank}.json").read_text())[what] for rank in (0, 1)]
 
 
+@pytest.mark.first_tier
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_two_processes_equal_one(accumulation: int, pair: Path, alone: Path) -> None:
     """Eight rows a step: 4 and 4, or micro-batches of 2, 2, 1 and 1, 1, 1."""

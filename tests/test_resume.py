@@ -23,6 +23,8 @@ from b2t_kit.train import train
 from commands import TESTS, bits, newest, python
 from toy import ToyTask, disturbed, toy_config
 
+pytestmark = pytest.mark.second_tier
+
 BIG = {"hidden": 3000}  # a checkpoint of 60 kB a part, so that little room is not enough
 
 
@@ -124,6 +126,7 @@ def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
     assert bits(run) == bits(straight)
 
 
+@pytest.mark.first_tier
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", ".complete"])
 def test_truncated_checkpoint(name: str, tmp_path: Path, straight: Path, capsys) -> None:
     """A truncated newest checkpoint is named, and the run resumes from the one before."""

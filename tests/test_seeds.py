@@ -24,7 +24,7 @@ from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
 from commands import bits, newest, python, start
 
-pytestmark = pytest.mark.usefixtures("dots")
+pytestmark = [pytest.mark.usefixtures("dots"), pytest.mark.second_tier]
 STEPS = 240
 SMALL = "--hidden 8 --num-layers 1 --batch-size 4 --log-every 20 --eval-every 40 --checkpoint-every 10"
 PATIENCE = 300  # seconds; the machine may be busy
@@ -113,6 +113,7 @@ def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path, caps
     assert bits(runs[0]) != bits(runs[1]) == bits(tmp_path / "alone")
 
 
+@pytest.mark.first_tier
 def test_each_seed_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sees one of the visible GPUs; too few are named."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -14,7 +14,7 @@ from b2t_kit.core import load_json
 from b2t_kit.training.log import read_metrics, series
 from commands import bits, newest, start, tree
 
-pytestmark = pytest.mark.usefixtures("dots")
+pytestmark = [pytest.mark.usefixtures("dots"), pytest.mark.second_tier]
 STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
 --warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32"""
@@ -56,6 +56,7 @@ def stopped_early(words: str, run: Path, number: signal.Signals) -> str:
     return line.partition("b2t ")[2]
 
 
+@pytest.mark.first_tier
 def test_a_stopped_run_goes_on_by_the_printed_command(data: Path, tmp_path: Path, b2t: Callable) -> None:
     """With the same bits as a run that was not stopped, and on the device as before."""
     run, alone = tmp_path / "a run", tmp_path / "alone"

@@ -14,7 +14,7 @@ from b2t_kit.text.phonemes import to_ids
 from b2t_kit.training.checkpoint import checkpoint_steps, read_best
 from b2t_kit.training.log import read_metrics
 
-pytestmark = pytest.mark.usefixtures("dots")
+pytestmark = [pytest.mark.usefixtures("dots"), pytest.mark.second_tier]
 SAID = ("i would like to see my family.", "bring it closer.", "can you hear me now?", "not too bad.")
 BINS = 12  # of each phoneme
 DAY = "t15.2023.08.11"

@@ -15,7 +15,7 @@ from commands import TESTS, newest, python, start, tensors
 
 PATIENCE = 1500  # seconds
 MICRO_BATCHES = 3
-pytestmark = pytest.mark.torch_xla
+pytestmark = [pytest.mark.torch_xla, pytest.mark.second_tier]
 
 
 def command(folder: Path, *jobs: tuple[str, str, dict]) -> list[object]:

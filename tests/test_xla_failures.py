@@ -21,7 +21,7 @@ from b2t_kit.doctor import diagnose
 from b2t_kit.precision import refuse_ambient, resolve_precision
 from commands import ROOT, python
 
-pytestmark = pytest.mark.torch_xla
+pytestmark = [pytest.mark.torch_xla, pytest.mark.second_tier]
 OLDER = ROOT / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
 RAGGED_LENGTHS = [212, 340, 381, 533, 612]
 

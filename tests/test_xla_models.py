@@ -5,7 +5,7 @@ import pytest
 
 from commands import TESTS, python
 
-pytestmark = pytest.mark.torch_xla
+pytestmark = [pytest.mark.torch_xla, pytest.mark.second_tier]
 
 
 def test_models_on_eight_devices() -> None:

@@ -8,9 +8,9 @@ kept until their sources change:
              a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
-README.md's second command runs in base, and in xla for the tests and notebooks that need torch_xla, and for those of
-models and training, with an older torch. Both keep two processors busy. Of the steps after them, those of nbdev 3 run
-beside the others.
+README.md's second command, the first tier of the tests, runs in base first, then the second tier. In xla run the tests
+and notebooks that need torch_xla, and those of models and training, with an older torch. Each keeps two processors
+busy. Of the steps after them, those of nbdev 3 run beside the others.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
 pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
@@ -164,12 +164,11 @@ def job(name: str) -> int:  # exit status
 
 
 def record_seconds() -> dict[str, float]:  # the slowest first
-    "Merge the seconds that both environments took for each file of tests."
+    "Merge the seconds that each file of tests took in both environments and tiers."
     found: dict[str, float] = {}
-    for path in (ENVS / name / "seconds.json" for name in ("base", "xla")):
-        if path.exists():
-            for file, seconds in json.loads(path.read_text(encoding="utf-8")).items():
-                found[file] = max(seconds, found.get(file, 0))
+    for path in ENVS.glob("*/seconds-*.json"):
+        for file, seconds in json.loads(path.read_text(encoding="utf-8")).items():
+            found[file] = max(seconds, found.get(file, 0))
     found = dict(sorted(found.items(), key=lambda one: -one[1]))
     SECONDS.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
     return found
@@ -181,8 +180,10 @@ def main() -> int:
     demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
     suites = [
-        ("base", f"{tests} --seconds {ENVS}/base/seconds.json"),
-        ("xla", f"{tests} --library torch_xla --also {OLDER_TORCH} --seconds {ENVS}/xla/seconds.json"),
+        ("base", f"{tests} --seconds {ENVS}/base/seconds-first.json"),
+        ("base", f"{tests} --tier second --seconds {ENVS}/base/seconds-second.json"),
+        ("xla", f"{tests} --tier all --library torch_xla --also {OLDER_TORCH} "
+                f"--seconds {ENVS}/xla/seconds-all.json"),
     ]
     lanes = [
         [("base", "ruff check && mypy --cache-dir=/dev/null"), ("base", "nbdev_test --path nbs/core.ipynb"),

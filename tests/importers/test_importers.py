@@ -59,6 +59,7 @@ def run(words: str) -> None:
     assert main(words.split()) == 0, words
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(("name", "options"), [("brain-to-voice voice", ""), ("inner-speech inner", "--validation 0.2"),
                                                ("arrays mine", ""), ("t12 competitionData", "")])
 def test_trained_on_and_decoded(name: str, options: str, here: Path) -> None:

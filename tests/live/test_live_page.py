@@ -32,6 +32,8 @@ from b2t_kit.speech.task import SpeechConfig
 from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Marks, Rig, Spoken, Words, free_port, never_reading, next_of, press, shows,
                        text, until, web_server)
 
+pytestmark = pytest.mark.second_tier
+
 browser_needed = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
 
 
@@ -81,6 +83,7 @@ def address(server: PageServer, role: str = "", query: str = "") -> dict:
     return {"uri": f"ws://{own}/{role}stream{query}", "origin": f"http://{own}", "max_size": None, "close_timeout": 0.5}
 
 
+@pytest.mark.first_tier
 @browser_needed
 def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) -> None:
     """An operator's hour: words and how late they are, hotwords good and bad, the dial, a cue by key and button, the end."""

@@ -17,6 +17,8 @@ from b2t_kit.tasks.codec import CodecConfig, CodecModel, CodecTask, codec_batch,
 from b2t_kit.training.log import read_metrics
 from commands import TORCHRUN, python
 
+pytestmark = pytest.mark.second_tier
+
 SMALL = CodecConfig(text=6, frames=6, channels=2, audio=12, width=32, decoder=1)
 TASK = CodecTask(SMALL, examples=32, batch_size=8)
 STEPS, DEMONSTRATION = 6, 4  # of the experiment; the report's were thousands and 400
@@ -117,6 +119,7 @@ def test_codec_train_with_given_codes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.first_tier
 @pytest.mark.parametrize("shape, said", [((48, 8, 2000), "at most 64 channels"), ((48, 100_000, 200), "give fewer examples")])
 def test_codes_that_take_too_much(tmp_path: Path, shape: tuple[int, ...], said: str) -> None:
     """Refused by the header, before the array is unpacked."""

@@ -13,6 +13,8 @@ from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.training.log import read_metrics
 from commands import TORCHRUN, python
 
+pytestmark = pytest.mark.second_tier
+
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
 WITHOUT_SKFEM = """
 import sys

@@ -13,7 +13,7 @@ import torch
 import xla_eit
 from commands import TESTS, python
 
-pytestmark = pytest.mark.torch_xla
+pytestmark = [pytest.mark.torch_xla, pytest.mark.second_tier]
 
 
 @pytest.fixture(scope="module")
