@@ -27,7 +27,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
@@ -46,7 +46,7 @@ from . import __version__
 from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
-from .core import converted, find_rank, leaves, load_json, lost_contact, new_folders, number_in, override
+from .core import converted, find_rank, leaves, load_json, locked, lost_contact, new_folders, number_in, override
 from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
 
 if TYPE_CHECKING:  # each verb imports what it needs
@@ -425,9 +425,10 @@ def remembered_seeds(verb: Train) -> Iterator[None]:
     options = {name: getattr(verb, name) for name in ("seeds", "data", "cache_dir", "from_run", "side_by_side")}
     options |= {name: os.path.realpath(options[name]) for name in ("cache_dir", "from_run") if options[name]}
     options["data"] = [os.path.realpath(folder) for folder in verb.data]
-    with new_folders(out):
+    is_first = find_rank().rank == 0
+    with new_folders(out), locked(out) if is_first else nullcontext():
         try:
-            if not find_rank().rank and not any(out.glob("seed_*/config.json")):
+            if is_first and not any(out.glob("seed_*/config.json")):
                 save_json(note, {name: value for name, value in options.items() if value})
             yield
         except BaseException:
@@ -1311,6 +1312,8 @@ def main(words: list[str] | None = None) -> int:
                 time.sleep(0.002)
         busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
         os.environ.setdefault("GOMP_SPINCOUNT", "0" if busy else "1000")
+    if not {"matplotlib", "IPython"} & set(sys.modules):  # figures go to files: no window, and no backend that is not there
+        os.environ["MPLBACKEND"] = "agg"
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 # %% ../nbs/cli.ipynb #08a14fe9

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY',
            'say_once', 'GIB', 'MEMO', 'REMEMBERED', 'KitError', 'printable', 'printed_plainly', 'sync_folder',
-           'written_aside', 'write_atomically', 'save_json', 'atomic_folder', 'known_mistake', 'regular_file',
-           'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain',
-           'as_png', 'check_writable', 'new_folders', 'check_target', 'existing', 'free_bytes', 'Platform', 'platform',
-           'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole',
-           'number_in', 'class_source', 'report_progress', 'duration', 'track_progress', 'run_program',
-           'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state',
-           'HashCache', 'remembered_hash', 'file_hash', 'CachedFiles', 'note_of', 'stored_key', 'cache_file',
-           'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Rank', 'find_rank',
-           'child_environment', 'join', 'lost_contact', 'leave']
+           'unfinished', 'written_aside', 'write_atomically', 'save_json', 'open_own', 'remove_leftovers', 'locked',
+           'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'read_bytes', 'read_text', 'parse_json',
+           'load_json', 'csv_text', 'csv_plain', 'as_png', 'check_writable', 'new_folders', 'check_target', 'existing',
+           'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
+           'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'track_progress',
+           'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
+           'file_state', 'HashCache', 'remembered_hash', 'file_hash', 'CachedFiles', 'note_of', 'stored_key',
+           'cache_file', 'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Rank',
+           'find_rank', 'child_environment', 'join', 'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 1000  # characters; an error may quote its input, which may be one line of megabytes
@@ -101,12 +101,17 @@ def sync_folder(folder: Path) -> None:
     finally:
         os.close(handle)
 
+# %% ../nbs/core.ipynb #aab00a3e
+def unfinished(path: Path, ending: str = "") -> Path:
+    "Return a hidden name beside a path for what is not finished yet; another one at each call."
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{ending}")
+
 # %% ../nbs/core.ipynb #e62a9693
 @contextmanager
 def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
     "Open a binary file that becomes `path` when the block ends without an error; its folder is created."
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before the file exists
+    temporary = unfinished(path)  # known before the file exists
     try:
         if path.exists() and not path.is_file():
             raise KitError(f"{path}: is not a plain file, and is left unchanged")
@@ -115,7 +120,6 @@ def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise KitError(f"{path}: could not be written ({error.strerror}); nothing was changed") from error
@@ -136,26 +140,137 @@ def save_json(path: str | Path, value: object) -> Path:
     "Write plain values as indented JSON, atomically; NaN and infinity are refused."
     return write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
+# %% ../nbs/core.ipynb #d8de9f77
+def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
+    "Open a file of the kit, such as a lock, or make it; raise `KitError` if it is a link, a pipe or a device."
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags, 0o666)  # less the umask
+    except OSError as error:
+        reason = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
+            f"cannot be written ({error.strerror})")
+        raise KitError(f"{path}: {reason}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise KitError(f"{path}: is a pipe or a device; remove it")
+    return handle
+
+# %% ../nbs/core.ipynb #378f5c30
+def remove_leftovers(path: Path) -> None:
+    "Remove what killed processes left unfinished of a path, and say so; for a process that has locked the path."
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}(\.partial)?")
+    with suppress(OSError):  # a folder that cannot be listed, or an entry of another user
+        for entry in list(path.parent.iterdir()):
+            if pattern.fullmatch(entry.name):
+                print(f"{entry}: left behind by a killed process, removed", file=sys.stderr, flush=True)
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+# %% ../nbs/core.ipynb #b34d8e4a
+_locked: dict[Path, int] = {}  # lock files that this process holds -> thread
+_LOOK_EVERY = 0.1  # seconds between two attempts to get a lock
+
+
+@contextmanager
+def locked(
+    output: str | Path,  # an existing folder, or a file or folder that need not exist, in one that does
+    wait: bool = False,  # wait for another process instead of raising
+) -> Iterator[None]:
+    """Keep other processes from an output while the block runs; raise `KitError` if one is writing it. Drives without
+    locks keep nobody away. A block of the same thread may lock the same output again."""
+    real = Path(os.path.realpath(output))
+    path = real / ".lock" if real.is_dir() else real.with_name(f".{real.name}.lock")
+    if _locked.get(path) == threading.get_ident():
+        yield
+        return
+    handle = _lock(path, output, wait)
+    if handle is None:
+        yield
+        return
+    _locked[path] = threading.get_ident()
+    try:
+        remove_leftovers(real)
+        yield
+    finally:
+        del _locked[path]
+        with suppress(OSError):  # while it is locked: nobody else waits for this file then
+            path.unlink()
+        os.close(handle)
+
+
+def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open file; None if there are no locks
+    "Lock a file, and write into it which process has it."
+    waited = False
+    while True:
+        handle = open_own(path)
+        taken = _try_lock(handle)
+        with suppress(OSError):  # whoever had the lock before has removed the file
+            if taken and os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        os.close(handle)
+        if taken is None:
+            path.unlink(missing_ok=True)
+            return None
+        if not taken and not wait:
+            raise KitError(f"{output}: {_writer(path)} is writing it; wait until that has ended, or choose another name")
+        if not taken and not waited:
+            print(f"{output}: waiting for {_writer(path)}, which is writing it", file=sys.stderr, flush=True)
+            waited = True
+        time.sleep(0.0 if taken else _LOOK_EVERY)
+    with suppress(OSError):  # a full disk
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return handle
+
+
+def _try_lock(handle: int) -> bool | None:  # None if the drive or the system has no locks
+    "Return whether an open file could be locked."
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, and some network drives
+        return None
+    return True
+
+
+def _writer(path: Path) -> str:
+    "Return the process that a lock file names."
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")[:80] or "another process"
+    return "another process"
+
 # %% ../nbs/core.ipynb #d30fba70
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    "Fill a new folder aside, and rename it to `path` when the block ends without an error."
+    "Fill a new folder aside, alone, and rename it to `path` when the block ends without an error."
     path = Path(path)
-    if path.exists():
-        raise KitError(f"{path}: exists already; choose another place or remove it")
-    temporary = path.parent / f".{path.name}.partial"
+    _refuse_existing(path)
+    temporary = unfinished(path, ".partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KitError(f"{path}: cannot be created ({error.strerror})") from error
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with locked(path):
+        _refuse_existing(path)  # another process may have finished it
+        try:
+            temporary.mkdir()
+        except OSError as error:
+            raise KitError(f"{path}: cannot be created ({error.strerror})") from error
+        try:
+            yield temporary
+            _refuse_existing(path)  # on a drive without locks
+            os.replace(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
     sync_folder(path.parent)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise KitError(f"{path}: exists already; choose another place or remove it")
 
 # %% ../nbs/core.ipynb #78d98028
 def known_mistake(path: Path) -> str:
@@ -197,21 +312,6 @@ def regular_file(path: str | Path) -> Path:
     if not piped and (mistake := known_mistake(path)):
         raise KitError(f"{path}: {mistake}")
     return path
-
-# %% ../nbs/core.ipynb #d8de9f77
-def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
-    "Open a file of the kit, such as a lock, or make it; raise `KitError` if it is a link, a pipe or a device."
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        handle = os.open(path, flags, 0o644)
-    except OSError as error:
-        reason = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
-            f"cannot be written ({error.strerror})")
-        raise KitError(f"{path}: {reason}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise KitError(f"{path}: is a pipe or a device; remove it")
-    return handle
 
 # %% ../nbs/core.ipynb #eea38a0c
 def clear_way(path: Path) -> Path:
@@ -878,12 +978,16 @@ def cache_file(
     key: Mapping[str, Any],  # plain values that name everything it is computed from
     make: Callable[[Path], Any],  # writes it
 ) -> Path:
-    "Return the file, computed only if there is none of this key, or it is not as it was written."
+    """Return the file, computed only if there is none of this key, or it is not as it was written. Waits for another
+    process that computes it."""
     files = CachedFiles([path], key)
-    if not files.fresh:
-        files.forget()
-        make(path)
-        files.seal()
+    if files.fresh:
+        return path
+    with locked(path, wait=True):
+        if not files.fresh:
+            files.forget()
+            make(path)
+            files.seal()
     return path
 
 # %% ../nbs/core.ipynb #dbf82d89

@@ -31,6 +31,7 @@ from torch import nn
 from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash
 from .core import track_progress
 from .core import from_dict, load_json, new_folders, read_text, regular_file, save_json, stored_key
+from .core import locked
 from .decode.files import DecodedTrial, marks_of, read_nbest, with_choices
 from .decode.files import with_confidences, write_nbest
 from .decode.tune import halves
@@ -606,7 +607,7 @@ def rescore(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_weights(weights) if weights else None
     trials, origin, misfit, tuned = list(read_nbest(nbest)), _search_origin(nbest), None, None
-    with new_folders(out.parent), open_device(device) as opened:
+    with new_folders(out.parent), locked(out), open_device(device) as opened:
         llm_key, scores_path = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
         if weights and loaded:
             misfit = _misfit(weights, loaded[1], llm_key, origin)

@@ -37,7 +37,8 @@ from numba.extending import overload
 
 from .compiled import compiled
 from .core import KitError, check_target, track_progress, free_memory, parse_json, printable, read_text
-from .core import regular_file, remembered_hash, report_progress, written_aside
+from .core import regular_file, remembered_hash, report_progress, written_aside, locked
+from .core import new_folders
 from .data.dataset import SPLITS, Recordings, find_recordings
 from .text.phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, check_word, normalise, normalise_lines
 
@@ -436,7 +437,7 @@ def _write_model(model: LanguageModel, path: str | Path) -> Path:
               "checked": [f"{mark:x}" for mark in model.checked.tolist()], "hash": model.hash}
     line = json.dumps(header, allow_nan=False).encode() + b"\n"
     head = MAGIC + _digest(line) + b"\n" + line
-    with written_aside(path) as file:
+    with new_folders(Path(path).parent), locked(path, wait=True), written_aside(path) as file:
         file.write(head.ljust(_aligned(len(head)), b"\0"))
         for name, array in model.arrays._asdict().items():
             for part in chunks(len(array), BLOCK, f"writing {Path(path).name}"):
@@ -648,7 +649,7 @@ def ngrams_of(model: LanguageModel, n: int, what: str) -> Iterator[tuple[np.ndar
 def write_arpa(model: LanguageModel, path: str | Path) -> Path:
     "Write a model as ARPA text without loss, and return the path."
     _, ln_p, _, back, first = model.arrays
-    with written_aside(path) as raw:
+    with new_folders(Path(path).parent), locked(path, wait=True), written_aside(path) as raw:
         file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if str(path).endswith(".gz") else raw
         counts = "".join(f"ngram {n}={count}\n" for n, count in enumerate(model.counts, 1))
         file.write(f"\\data\\\n{counts}".encode())

@@ -32,7 +32,7 @@ from tyro.conf import Positional, arg
 
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash
 from ..core import track_progress
-from ..core import sync_folder
+from ..core import sync_folder, locked, new_folders
 from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15
 from .dataset import Fault, Recordings, Signal, Trial, check_features, check_split, check_text
 from .dataset import entries_of, find_recordings, open_file, read_attribute, reading, sessions_of
@@ -712,19 +712,20 @@ def convert(
         if (origin := stored_mark(path)["format"]) != type(importer).__name__:
             raise Fault(path, "", "", f"comes from another format, {origin}; give another folder with --out")
     held_out = HeldOut(importer.held_out)
-    try:
-        for day in track_progress(days, len(days), "convert", "day"):
-            try:
-                key = content_key(importer, day, held_out, report.folder.parent / MEMO)
-                if is_complete(report.folder / day.session, key, importer.skip_faulty):
-                    report.kept += 1
-                else:
-                    write_day(importer, day, key, held_out, report)
-            except Fault as fault:
-                report.faults.append(fault)
-            with suppress(OSError):
-                (report.folder / day.session).rmdir()  # if nothing came of it
-    finally:  # a signal can come between the creation of a file and the block that would delete it
-        for partial in report.folder.glob("*/.data_*.partial"):
-            partial.unlink(missing_ok=True)
+    with new_folders(importer.out), locked(importer.out):
+        try:
+            for day in track_progress(days, len(days), "convert", "day"):
+                try:
+                    key = content_key(importer, day, held_out, report.folder.parent / MEMO)
+                    if is_complete(report.folder / day.session, key, importer.skip_faulty):
+                        report.kept += 1
+                    else:
+                        write_day(importer, day, key, held_out, report)
+                except Fault as fault:
+                    report.faults.append(fault)
+                with suppress(OSError):
+                    (report.folder / day.session).rmdir()  # if nothing came of it
+        finally:  # a signal can come between the creation of a file and the block that would delete it
+            for partial in report.folder.glob("*/.data_*.partial"):
+                partial.unlink(missing_ok=True)
     return report

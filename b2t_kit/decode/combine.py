@@ -19,6 +19,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
 from ..core import KitError, check_target, content_hash, track_progress, new_folders, save_json
+from ..core import locked
 from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
@@ -207,7 +208,7 @@ def evaluate_runs(
     source = AveragedRuns([RunLogits(run, data, split, device, precision) for run in runs])
     members = [evaluate_run(run, data, split, device=device, precision=precision) for run in runs]
     folder = ensemble_folder(runs, "eval", source.runs[0].folder.name)
-    with new_folders(folder), Recordings(data, split) as recordings:
+    with new_folders(folder), locked(folder), Recordings(data, split) as recordings:
         trials = decoded_from(recordings, source.read(folder).path)
         marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
         average = replace(members[0], origin=f"average of {len(members)} runs", trials=trials, marks=marks,
@@ -244,7 +245,7 @@ def decode_runs(
     folder = ensemble_folder(folders, together, sources[0].folder.name) if out is None else Path(out)
     tuned = [source.record(folder)[0] for source in sources]
     choices = DecodeOptions(lm or next((record.model for record in tuned if record.config), None) or DEFAULT, **options)
-    with new_folders(folder):
+    with new_folders(folder), locked(folder):
         decodings = [Decoding(source, choices) for source in sources]
         searches = [one.search() for one in decodings]
 

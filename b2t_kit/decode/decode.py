@@ -27,6 +27,7 @@ import numpy as np
 from ..core import MEMO, CachedFiles, KitError, as_png, content_hash, csv_text, file_hash, track_progress
 from ..core import load_json
 from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
+from ..core import locked
 from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
 from .files import read_trials, with_choices, write_nbest
@@ -553,7 +554,7 @@ def decode_sentences(
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
     folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
-    with new_folders(folder):
+    with new_folders(folder), locked(folder):
         decoding = Decoding(source, choices, folder, progress)
         if tune:
             decoding.tune()

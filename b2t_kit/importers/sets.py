@@ -9,7 +9,7 @@ __all__ = ['SETS', 'fetch_set']
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core import KitError, new_folders, save_json
+from ..core import KitError, locked, new_folders, save_json
 from ..data.download import CC0, DRYAD, PEOPLE, T15_SET, TERMS_FILE, RecordingSet, fetch_archives
 from ..data.download import fetch_dandiset, terms_of, terms_text
 
@@ -69,7 +69,7 @@ def fetch_set(
     if not dataset.dandi:
         raise KitError(f"set {name}: b2t fetch cannot get it; {dataset.by_hand}")
     tell(terms_text(terms := terms_of(dataset, [])))
-    with new_folders(out) as folder:  # its client lists and checks the files
+    with new_folders(out) as folder, locked(folder):  # its client lists and checks the files
         path = fetch_dandiset(dataset.dandi, folder)
         save_json(folder / TERMS_FILE, terms)
     return [path]

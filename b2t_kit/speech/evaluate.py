@@ -29,7 +29,7 @@ from torch import nn
 from ..core import MEMO, CachedFiles, KitError, as_png, check_target, content_hash, csv_text, file_mark
 from ..core import track_progress
 from ..core import from_dict, cache_file, load_json, new_folders, regular_file, report_progress, save_json
-from ..core import say_once, to_dict, write_atomically
+from ..core import say_once, to_dict, write_atomically, locked
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, data_fingerprint
@@ -516,7 +516,8 @@ def evaluate_run(
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         folder = results_folder(run, "eval", recordings)
-        with new_folders(folder), new_folders(Path(run) / "decode" / folder.name) as cache:
+        cache = Path(run) / "decode" / folder.name
+        with new_folders(folder), locked(folder), new_folders(cache):
             path, key = cached_logits(run, decoder, recordings, opened, cache)
             trials = decoded_from(recordings, path)
             choices = dict(decoder.chose(key["data"]))

@@ -27,7 +27,7 @@ from torch import nn
 
 from ..core import KitError, as_png, content_hash, file_mark
 from ..core import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core import check_bounds, fold_seed, from_dict, to_dict
+from ..core import check_bounds, fold_seed, from_dict, to_dict, locked
 from ..data.batches import check_shares, read_ahead, rows_per_batch
 from ..devices.torch import Device
 from ..devices.select import open_device
@@ -639,7 +639,7 @@ def assess(
             physical, content, matlab = (images * units).astype(np.float32), BytesIO(), BytesIO()
             np.savez_compressed(content, pred=physical, names=np.array(names), units=np.float64(units))
             savemat(matlab, {"pred": physical})
-            with new_folders(out) as folder:
+            with new_folders(out) as folder, locked(folder):
                 write_atomically(folder / "predictions.npz", content.getvalue())
                 write_atomically(folder / "DEIT.mat", matlab.getvalue())
                 save_json(folder / "scores.json", {"data": data, "network": result.origin, "scores": {

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..core import SEED, KitError, check_bounds, check_writable, load_json, save_json, to_dict, write_atomically
-from ..core import fold_seed
+from ..core import fold_seed, locked
 
 # %% ../../nbs/tasks/eit_physics.ipynb #063210d4
 ELECTRODES = 16  # point electrodes, equally spaced on the unit circle
@@ -300,7 +300,8 @@ def simulate_folder(
     missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
     write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
     spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
-    with ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext() as pool:
+    workers = ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext()
+    with locked(out), workers as pool:
         results = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
         for _ in tqdm(results, total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank"):
             pass

@@ -32,7 +32,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from ..core import GIB, KitError, atomic_folder, content_hash, duration, to_dict
+from ..core import GIB, KitError, atomic_folder, check_writable, content_hash, duration, locked, to_dict
 from ..devices.xla import Slice, find_slice
 from ..doctor import Allocation, allocations, squeeze
 from ..memory import MemoryPlan, NotTraced, find_target, plan_run
@@ -349,22 +349,28 @@ def compile_program(
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([python, *words], env=environment({}), text=True, capture_output=True)
 
-    entry = None
-    if cache_dir is not None:
-        script = "from importlib.metadata import version; print(version('jax'), version('libtpu'))"
-        versions = run("-c", script).stdout.split()
-        module = hashlib.sha256((folder / "module.pb").read_bytes()).hexdigest()
-        entry = Path(cache_dir) / content_hash({"module": module, "job": job, "compiler": versions})
-        if entry.is_dir():
-            shutil.copytree(entry, folder, dirs_exist_ok=True)
-            return read_result(folder, where)
-    process = run("-P", compiler.__file__, "--compile", str(folder))
-    if not (folder / "result.json").exists():
-        raise KitError(f"the compiler failed on {job['name']}: {why_it_ended(abs(process.returncode), process.stderr)}")
-    if entry is not None:
-        with atomic_folder(entry) as target:
-            for path in (folder / "result.json", *folder.glob("*.hlo")):
-                shutil.copy(path, target)
+    def compile_here() -> None:
+        process = run("-P", compiler.__file__, "--compile", str(folder))
+        if not (folder / "result.json").exists():
+            reason = why_it_ended(abs(process.returncode), process.stderr)
+            raise KitError(f"the compiler failed on {job['name']}: {reason}")
+
+    if cache_dir is None:
+        compile_here()
+        return read_result(folder, where)
+    script = "from importlib.metadata import version; print(version('jax'), version('libtpu'))"
+    versions = run("-c", script).stdout.split()
+    module = hashlib.sha256((folder / "module.pb").read_bytes()).hexdigest()
+    entry = Path(cache_dir) / content_hash({"module": module, "job": job, "compiler": versions})
+    if not entry.is_dir():
+        check_writable(cache_dir)
+        with locked(entry, wait=True):  # another preflight may be compiling the same program
+            if not entry.is_dir():
+                compile_here()
+                with atomic_folder(entry) as target:
+                    for path in (folder / "result.json", *folder.glob("*.hlo")):
+                        shutil.copyfile(path, target / path.name)
+    shutil.copytree(entry, folder, dirs_exist_ok=True)
     return read_result(folder, where)
 
 # %% ../../nbs/tpu/preflight.ipynb #92e449d0

@@ -6,7 +6,7 @@
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'write_tensors',
            'write_checkpoint', 'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint', 'Best', 'mark_best',
            'read_best', 'best_checkpoint', 'prune', 'clean_leftovers', 'check_disk_space', 'use_scratch',
-           'copy_to_output', 'run_lock', 'tensors_hash']
+           'copy_to_output', 'tensors_hash']
 
 # %% ../../nbs/training/checkpoint.ipynb #e4e7e57e
 import hashlib
@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core import KitError, atomic_folder, file_mark, free_bytes, from_dict, load_json, open_own, read_text
+from ..core import KitError, atomic_folder, file_mark, free_bytes, from_dict, load_json, read_text
 from ..core import regular_file, save_json, sync_folder, write_atomically
 
 # %% ../../nbs/training/checkpoint.ipynb #de5a3d2b
@@ -64,7 +64,7 @@ def checkpoint_steps(run: str | Path) -> list[int]:
 
 # %% ../../nbs/training/checkpoint.ipynb #9df44c39
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[str, str] | None = None) -> None:
-    "Write tensors to a file that others on the machine may read; another floating type raises `KitError`."
+    "Write tensors to a file that whom the user's umask says may read; another floating type raises `KitError`."
     host: dict[str, torch.Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
@@ -74,8 +74,10 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[s
         address = copy.untyped_storage().data_ptr()
         host[name] = copy.clone() if address in addresses else copy
         addresses.add(address)
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)  # as the user's umask has it; safetensors makes files private
     save_file(host, path, notes)
-    path.chmod(0o644)
+    path.chmod(mode)
 
 # %% ../../nbs/training/checkpoint.ipynb #5595d3e3
 def write_checkpoint(
@@ -231,7 +233,7 @@ def prune(run: str | Path, keep: int) -> None:
 # %% ../../nbs/training/checkpoint.ipynb #e67897ed
 def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
     "Remove leftovers of killed runs: half-written checkpoints and temporary files."
-    names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*")
+    names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*", ".*.lock")
     leftovers = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
                  for path in sorted(folder.glob(name))]
     for path in leftovers:
@@ -255,14 +257,14 @@ def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoi
     if len(folders) > 1 and folders[0].parent == Path(scratch).absolute():
         return folders[0]
     try:
-        Path(scratch).mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=f"{Path(run).name}_", dir=Path(scratch).absolute())
+        folder = Path(scratch).absolute() / f"{Path(run).name}_{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
         owner = secrets.token_hex()
-        write_atomically(Path(folder) / OWNER, owner)
+        write_atomically(folder / OWNER, owner)
     except OSError as error:
         raise KitError(f"{scratch}: checkpoints cannot be written there ({error.strerror})") from error
-    save_json(Path(run) / ROLLING, {"folder": folder, "owner": owner})
-    return Path(folder)
+    save_json(Path(run) / ROLLING, {"folder": str(folder), "owner": owner})
+    return folder
 
 # %% ../../nbs/training/checkpoint.ipynb #579cdf28
 def copy_to_output(run: str | Path) -> None:
@@ -283,24 +285,6 @@ def copy_to_output(run: str | Path) -> None:
     for path in folders[-1].iterdir():
         if path.name not in {f"{step:08d}" for step in copies}:
             _remove_checkpoint(path)
-
-# %% ../../nbs/training/checkpoint.ipynb #f571a0b4
-@contextmanager
-def run_lock(run: str | Path) -> Iterator[None]:
-    "Lock a run folder inside a block; raise `KitError` if another process holds the lock."
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        yield
-        return
-    with os.fdopen(open_own(Path(run) / ".lock"), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise KitError(f"{run}: another process is training into this folder") from error
-        except OSError:  # some network drives have no locks
-            pass
-        yield
 
 # %% ../../nbs/training/checkpoint.ipynb #dd106626
 def tensors_hash(tensors: Mapping[str, torch.Tensor]) -> str:  # 32 hexadecimal digits

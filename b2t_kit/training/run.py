@@ -34,14 +34,14 @@ import torch.distributed as dist
 from torch import nn
 
 from ..core import MEMO, KitError, clear_way, duration, find_rank, fold_seed, join, leave, load_json
-from ..core import new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
+from ..core import locked, new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
 from ..precision import audit_optimizer, unchanged
 from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space, checkpoint_folders
 from .checkpoint import checkpoint_path, checkpoint_steps, clean_leftovers
 from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part
-from .checkpoint import read_state, run_lock, use_scratch, write_checkpoint
+from .checkpoint import read_state, use_scratch, write_checkpoint
 from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after, read_metrics
 from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups, pack_optimizer, set_lr
 from .optim import unpack_optimizer
@@ -389,7 +389,7 @@ def open_run(
         stack.enter_context(torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else []))
 
         def claim() -> dict[str, Any]:
-            stack.enter_context(run_lock(folder))
+            stack.enter_context(locked(folder))
             record = claim_folder(folder, task, config, resume)
             if leftovers := clean_leftovers(folder):
                 report(f"removed half-written files of a killed run: {', '.join(leftovers)}")
@@ -428,14 +428,14 @@ def _removed_on_failure(folder: Path, resume: bool) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            with suppress(KitError):  # another process trains into it
+            with suppress(KitError):  # another process is training into it
                 if not has_run and not checkpoint_steps(folder):
-                    with run_lock(folder):
+                    with locked(folder):
                         for checkpoints in checkpoint_folders(folder):
                             with suppress(OSError):  # it is absent or not empty
                                 (checkpoints / OWNER).unlink(missing_ok=True)
                                 checkpoints.rmdir()
-                        for name in ("config.json", METRICS, ROLLING, MEMO, RESUME, ".lock"):
+                        for name in ("config.json", METRICS, ROLLING, MEMO, RESUME):
                             (folder / name).unlink(missing_ok=True)
                         for name in ("tracker", SOURCES):
                             shutil.rmtree(folder / name, ignore_errors=True)
