@@ -15,6 +15,7 @@ import re
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from safetensors.numpy import load_file
 
 from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
+from ..text.g2p import dictionary
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, choice_key
 from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
@@ -70,6 +72,7 @@ class LogitTrial:
     group: str = ""  # in the file, without the session
     padding: int = 0  # frames that were cut off its end
     order: ClassOrder = PHONEME_ORDER  # of the classes from which its columns came
+    notes: tuple[str, ...] = ()  # what was guessed when the file was read
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -143,8 +146,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
                           if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
                 if not arrays:
                     raise KitError("has no group with a dataset 'logits'")
-                if sum(part.size * part.dtype.itemsize for part in arrays.values()) > _MOST_UNFOLDED:
-                    raise KitError("holds more than can be logits")
+                _check_sizes(path, [(part.shape, part.dtype.itemsize) for part in arrays.values()])
                 return trials_of({name: part[()] for name, part in arrays.items()}, path, order)
         for number, (group, place) in enumerate(zip(names, places_of(names))):
             name = printable(f"{path}, /{group}")
@@ -184,7 +186,10 @@ def _whole(value: Any) -> int:
 OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 UNNAMED = "trials"  # session of trials that have only numbers
 _CLASS_NAMES = ("classes", "tokens", "labels", "phonemes")  # attributes of a file with the order of the classes
-_MOST_UNFOLDED = 8 << 30  # of all arrays of a file
+_MOST_UNFOLDED = 8 << 30  # bytes of all arrays of a file
+_ALWAYS_UNFOLDED = 64 << 20  # bytes that the arrays of any file may take
+_MOST_FOLDED = 50  # times its size that a larger one may take: padding of zeros is folded ten times
+_MOST_TRIALS = 100_000  # of a file, or arrays: more than any set of recordings has
 
 # %% ../../nbs/decode/files.ipynb #3b11cdea
 def _without_padding(rows: np.ndarray) -> np.ndarray:
@@ -194,6 +199,61 @@ def _without_padding(rows: np.ndarray) -> np.ndarray:
     mask = (rows != rows[:, :1]).any(axis=1) | np.isinf(rows[:, 0])
     frames = np.flatnonzero(mask & ~np.isnan(rows).all(axis=1))
     return rows[: frames[-1] + 1] if len(frames) else rows
+
+# %% ../../nbs/decode/files.ipynb #003666d8
+def _check_sizes(path: Path, arrays: Iterable[tuple[Sequence[int], int]]) -> None:
+    "Raise `KitError` if arrays, each with its shape and the bytes of an item, are more than a file can hold."
+    size, total, trials = path.stat().st_size, 0, 0
+    for shape, item in arrays:
+        total += math.prod(shape) * item
+        trials += shape[0] if len(shape) == 3 else 1
+    if total > min(_MOST_UNFOLDED, max(_ALWAYS_UNFOLDED, _MOST_FOLDED * size)):
+        raise KitError(f"{path}: its arrays claim {total:,} bytes, and the file has {size:,}; save arrays of "
+                       "logits that hold their own numbers")
+    if trials > _MOST_TRIALS:
+        raise KitError(f"{path}: holds {trials:,} trials, more than {_MOST_TRIALS:,}; if its arrays are "
+                       "(frames, trials, classes), exchange the first two axes")
+
+# %% ../../nbs/decode/files.ipynb #b287d3b4
+def _check_archive(path: Path) -> None:
+    "Raise `KitError` if the list of members at the end of a zip archive is longer than that of any logits."
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 17)))
+        tail = file.read()
+    listed = [tail[at + 12 : at + 16] for at in [tail.rfind(b"PK\5\6")] if at >= 0]
+    listed += [tail[at + 40 : at + 48] for at in [tail.rfind(b"PK\6\6")] if at >= 0]  # zip64's
+    sizes = [int.from_bytes(field, "little") for field in listed]
+    if any(150 * _MOST_TRIALS < size != 0xFFFFFFFF for size in sizes):  # bytes; its own mark of zip64
+        raise KitError(f"{path}: is an archive of more than {_MOST_TRIALS:,} members")
+
+# %% ../../nbs/decode/files.ipynb #8529f0f7
+_BESIDE = re.compile("__MACOSX/|[.]_[^/]*$|[.]DS_Store$")  # what a Mac adds to an archive
+
+
+def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    "Return the arrays of an .npz by name, and the names of members that are none; raise what NumPy and zip raise."
+    headers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    with zipfile.ZipFile(path) as archive:
+        parts = [part for part in archive.infolist() if not part.is_dir()]
+        members = [part for part in parts if part.filename.endswith(".npy") and not _BESIDE.search(part.filename)]
+        names = [part.filename.removesuffix(".npy") for part in members]
+        if len(set(names)) < len(names):
+            raise KitError(f"{path}: holds two arrays called {printable(max(names, key=names.count))}")
+        arrays, sizes = dict[str, np.ndarray](), list[tuple[Sequence[int], int]]()
+        for name, part in zip(names, members):
+            try:
+                with archive.open(part) as file:
+                    shape, _, dtype = headers[np.lib.format.read_magic(file)[0]](file)
+                if math.prod(shape) * dtype.itemsize > part.file_size and not dtype.hasobject:
+                    raise ValueError(f"its header claims the shape {shape}")
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"in {printable(part.filename)}, {error}") from error
+            sizes.append((shape, dtype.itemsize))
+        _check_sizes(path, sizes)
+        for name, part in zip(names, members):
+            with archive.open(part) as file:
+                arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays, [part.filename for part in parts if part not in members]
 
 # %% ../../nbs/decode/files.ipynb #ea40c2d5
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
@@ -206,25 +266,38 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise KitError(f"{path}: is a pickle, which can run any program when it is read. If you trust it, turn it into "
                        f'.npz: python -c "{line}"')
     try:
-        if zipfile.is_zipfile(path):
+        is_archive = zipfile.is_zipfile(path)
+        if is_archive:
+            _check_archive(path)
             with zipfile.ZipFile(path) as archive:
-                if sum(part.file_size for part in archive.infolist()) > _MOST_UNFOLDED:
-                    raise KitError(f"{path}: unfolds to more than {_MOST_UNFOLDED >> 30} GiB")
+                _check_sizes(path, [((part.file_size,), 1) for part in archive.infolist()])
         if path.suffix.lower() in (".pt", ".pth"):
             import torch
 
             content = torch.load(path, map_location="cpu", weights_only=True)
             parts = content.items() if isinstance(content, dict) else enumerate(
                 content if isinstance(content, (list, tuple)) else [content])
-            tensors = {str(name): (part.float() if part.is_floating_point() else part).detach().numpy()
-                       for name, part in parts if isinstance(part, torch.Tensor)}
+            tensors = dict[str, torch.Tensor]()
+            for name, part in parts:
+                if isinstance(part, list) and part and all(type(one) in (int, float) for one in part):
+                    part = torch.tensor(part)  # lengths of a batch
+                if isinstance(part, torch.Tensor):
+                    tensors[str(name)] = part
             if not tensors:
                 raise pickle.UnpicklingError
-            return tensors
+            _check_sizes(path, [(part.shape, part.element_size()) for part in tensors.values()])
+            return {name: (part.float() if part.is_floating_point() else part).detach().numpy()
+                    for name, part in tensors.items()}
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
-        arrays = np.load(path, mmap_mode="r", allow_pickle=False)
-        return {"0": arrays} if isinstance(arrays, np.ndarray) else {name: arrays[name] for name in arrays.files}
+        if is_archive:
+            arrays, others = _unzipped(path)
+            if not arrays:
+                raise ValueError(f"no array among its members {', '.join(map(printable, others[:3]))}")
+            return arrays
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        _check_sizes(path, [(array.shape, array.dtype.itemsize)])
+        return {"0": array}
     except KitError:
         raise
     except pickle.UnpicklingError:
@@ -237,20 +310,61 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise KitError(f"{path}: holds no arrays that can be read safely ({type(error).__name__}: "
                        f"{printable(error)[:200]})") from error
 
+# %% ../../nbs/decode/files.ipynb #453e2f6b
+_LENGTHS = re.compile("(n|num|nb)?(frames?|(time)?steps)(len(gth)?s?)?|(logits?|logprobs?|emissions?|inputs?|outputs?|"
+                      "out|encoded|encoder|encoderout|x|hyps?|features?|padded|adjusted|valid)?len(gth)?s?")
+_NO_LENGTHS = re.compile("(block|trial|session|day|id|index|idx|label|phone|phoneme|seq|target|transcript|text|"
+                         "sentence|word|char|speaker|participant|label|seed)")
+
+
+def _lengths(beside: dict[str, np.ndarray], rows: np.ndarray, source: str) -> tuple[list[int], tuple[str, ...]]:
+    """Return the frames of each trial of a padded batch (trials, frames, classes) by the numbers beside it whose name
+    says so, and what was guessed; raise `KitError` for those that cannot be frames, or might be under another name."""
+    trials, frames = rows.shape[:2]
+    numbers = {name: np.ravel(one) for name, one in beside.items()
+               if np.size(one) == trials and np.ndim(one) < 3 and np.asarray(one).dtype.kind in "iuf"}
+    plain = {name: re.sub("[^a-z]", "", name.lower()) for name in numbers}
+    known = [name for name in numbers if _LENGTHS.fullmatch(plain[name])]
+    others = [name for name in numbers if name not in known]
+    for name in known:
+        counts, place = numbers[name], f"{source}, {printable(name)}"
+        if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
+            raise KitError(f"{place}: are no numbers of frames from 1 to {frames}")
+        if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
+            raise KitError(f"{place}: are fractions; give the number of frames of each trial")
+        if not np.array_equal(counts, numbers[known[0]]):
+            raise KitError(f"{place}: are other numbers than {printable(known[0])}; leave one of them out")
+    if known:
+        counts, notes = numbers[known[0]].astype(int), list[str]()
+        reach = f"{counts.min()} to {counts.max()} of {frames}"
+        if counts.max() < 0.7 * frames:  # batches are padded to their longest trial
+            notes.append(f"{printable(known[0])} cut the trials to {reach} frames: if these numbers count sounds, "
+                         "words or bins, leave them out")
+        elif plain[known[0]] != "lengths" and counts.min() < frames:
+            notes.append(f"{printable(known[0])} was taken for the frames of each trial: {reach}")
+        return counts.tolist(), tuple(notes)
+    for name in others:
+        counts = numbers[name]
+        if 0 < counts.min() < counts.max() == frames and not _NO_LENGTHS.search(plain[name]):
+            raise KitError(f"{source}, {printable(name)}: could be the frames of each trial, which reach to {frames}; "
+                           "call it lengths if it is, or leave it out")
+    unread = ", ".join(map(printable, others[:5]))
+    note = f"{unread} beside the logits: not read, since only numbers that are called lengths cut trials"
+    return [frames] * trials, (note,) if others else ()
+
 # %% ../../nbs/decode/files.ipynb #b6976afe
 def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None) -> list[LogitTrial]:
     """Return the trials of arrays, each (frames, 41), called as it is, or (trials, frames, 41); beside one of several
-    trials, numbers are their lengths, and all else is left out. Raises `KitError` for any other."""
+    trials, numbers called lengths cut them, and all else is left out. Raises `KitError` for any other."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
+    notes: tuple[str, ...] = ()
     if len(batches) == 1:
         rows = arrays[batches[0]]
-        numbers = [name for name, one in arrays.items() if one.shape == rows.shape[:1] and one.dtype.kind in "iuf"]
-        lengths = [name for name in numbers if len(numbers) == 1 or re.search("len|num|frame", name)]
-        counts = arrays[lengths[0]].tolist() if lengths else [rows.shape[1]] * len(rows)
-        if not all(0 < count <= rows.shape[1] and count == int(count) for count in counts):
-            name = printable((lengths or batches)[0])
-            raise KitError(f"{path}, {name}: are no numbers of frames from 1 to {rows.shape[1]}")
-        arrays = {str(number): row[:int(count)] for number, (row, count) in enumerate(zip(rows, counts))}
+        if not rows.size:
+            raise KitError(f"{path}, {printable(batches[0])}: has no trials, or trials without frames")
+        beside = {name: array for name, array in arrays.items() if name != batches[0]}
+        counts, notes = _lengths(beside, rows, str(path))
+        arrays = {str(number): row[:count] for number, (row, count) in enumerate(zip(rows, counts))}
     places = places_of(name.removeprefix("arr_") for name in arrays)  # as NumPy calls those without names
     parts = [(place, f"{path}, {printable(name)}", part) for place, name in sorted(zip(places, arrays))
              for part in (arrays[name] if arrays[name].ndim == 3 else [arrays[name]])]
@@ -262,7 +376,7 @@ def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | Non
         logits = _without_padding(np.asarray(part))
         rows = order.columns(logits) if order and logits.ndim == 2 and logits.shape[1] == order.num_classes else logits
         trials.append(LogitTrial(*place, None, check_logits(rows, name), name, str(number),
-                                 len(part) - len(logits) if part.ndim else 0, order or PHONEME_ORDER))
+                                 len(part) - len(logits) if part.ndim else 0, order or PHONEME_ORDER, notes))
     if not trials:
         raise KitError(f"{path}: holds no arrays")
     return trials

@@ -30,33 +30,34 @@ def label_loss(
 ) -> float:  # infinity if the labels cannot be aligned
     "Return -ln P(labels | logits), over all alignments."
     states = 2 * len(labels) + 1
-    previous, current, probabilities = np.zeros(states), np.zeros(states), np.empty(logits.shape[1])
-    previous[0], loss = 1.0, 0.0
+    previous = np.full(states, -math.inf)
+    current = np.full(states, -math.inf)
+    row = np.empty(logits.shape[1])
+    norms = 0.0
     for frame in range(len(logits)):
-        high, total = logits[frame, 0], 0.0
-        for label in range(len(probabilities)):
+        high = logits[frame, 0]
+        for label in range(len(row)):
             high = max(high, logits[frame, label])
-        for label in range(len(probabilities)):
-            probabilities[label] = math.exp((logits[frame, label] - high) / temperature)
-            total += probabilities[label]
-        for label in range(len(probabilities)):
-            probabilities[label] /= total
+        total = 0.0
+        for label in range(len(row)):
+            row[label] = (logits[frame, label] - high) / temperature
+            total += math.exp(row[label])
+        norms += math.log(total)
         for state in range(states):
             label = labels[state // 2] if state % 2 else BLANK
             mass = previous[state]
-            if state > 0 and (frame or state == 1):
-                mass += previous[state - 1]
-            if state > 1 and frame and state % 2 and label != labels[state // 2 - 1]:
-                mass += previous[state - 2]
-            current[state] = mass * probabilities[label]
-        total = current.sum()
-        if not total > 0.0:
-            return math.inf
-        for state in range(states):  # a slice would take 4 s to compile
-            previous[state] = current[state] / total
-        loss -= math.log(total)
-    last = previous[states - 1] + (previous[states - 2] if states > 1 else 0.0)
-    return loss - math.log(last) if last > 0.0 else math.inf
+            if frame == 0 and state < 2:
+                mass = 0.0
+            if state > 0 and frame:
+                mass = np.logaddexp(mass, previous[state - 1])
+            if state > 1 and state % 2 and label != labels[state // 2 - 1]:
+                mass = np.logaddexp(mass, previous[state - 2])
+            current[state] = mass + row[label]
+        previous, current = current, previous
+    last = previous[states - 1]
+    if states > 1:
+        last = np.logaddexp(last, previous[states - 2])
+    return norms - last
 
 # %% ../../nbs/speech/calibrate.ipynb #016cc91e
 NARROW = 1e-3  # relative; a temperature need not be known more precisely

@@ -110,8 +110,13 @@ def build_lexicon(
     return Lexicon(forms, names)
 
 # %% ../../nbs/text/lexicon.ipynb #ce716841
-TOKEN_NAMES = {"<BLANK>": "BLANK", "<BLK>": "BLANK", "<PAD>": "BLANK", "-": "BLANK", "|": "SIL", "<SIL>": "SIL",
-               ">": "SIL", "_": "SIL", "SPACE": "SIL", "<SPACE>": "SIL"}  # of other programs, and of handwriting
+_BLANKS = ("<BLANK>", "<BLK>", "<PAD>", "[PAD]", "[BLANK]", "<CTC>", "<CTC_BLANK>", "<B>", "BLK", "PAD", "-")
+_EPSILONS = ("<EPS>", "<EPSILON>", "EPS", "EPSILON", "Ε", "∅")  # a blank, or no class at all where there is a blank
+_PAUSES = ("|", "<SIL>", "[SIL]", ">", "_", " ", "▁", "SPACE", "<SPACE>", "[SPACE]", "SP", "<SP>", "PAU")
+TOKEN_NAMES = {  # of other programs, and of handwriting, in capitals
+    **dict.fromkeys(_BLANKS + _EPSILONS, "BLANK"), **dict.fromkeys(_PAUSES, "SIL")}
+_NEVER_SAID = frozenset(  # classes that toolkits add
+    {"<S>", "</S>", "<UNK>", "[UNK]", "<SOS>", "<EOS>", "<SOS/EOS>", "[CLS]", "[SEP]", "[MASK]", "<MASK>"})
 STOPS = (",", "~", ".", "?", "!")  # characters that may follow a word; ~ is a full stop
 
 
@@ -156,17 +161,25 @@ PHONEME_ORDER = ClassOrder(PHONEMES, np.arange(len(PHONEMES)), len(PHONEMES))
 
 def order_of(names: Sequence[str], source: str) -> ClassOrder:
     "Return where classes stand; raise `KitError` unless they are the 39 phonemes or characters, a blank and a pause."
-    plain = [TOKEN_NAMES.get(name.upper(), name.upper()) for name in names]
-    if sorted(plain) == sorted(PHONEMES):
-        return ClassOrder(PHONEMES, np.array([plain.index(name) for name in PHONEMES]), len(PHONEMES))
-    marks = [name.lower() for name in plain if name not in ("BLANK", "SIL", "")]
+    names = [name.upper() for name in names]
+    plain = [TOKEN_NAMES.get(name, name) for name in names]
+    if plain.count("BLANK") > 1:  # symbols of search graphs are no classes of the network
+        plain = [TOKEN_NAMES.get(name, name) for name in names if name not in _EPSILONS and name[:1] != "#"]
+    said = [name for name in plain if name not in _NEVER_SAID]
+    if sorted(said) == sorted(PHONEMES):
+        return ClassOrder(PHONEMES, np.array([plain.index(name) for name in PHONEMES]), len(plain))
+    marks = [name.lower() for name in said if name not in ("BLANK", "SIL", "")]
     if (plain.count("BLANK") == plain.count("SIL") == 1 and {"a", "e"} <= set(marks) and len(marks) < SILENCE
         and max(map(len, marks)) == 1 and len(set(marks)) == len(marks)):
         order = ["BLANK", *marks, *[None] * (SILENCE - 1 - len(marks)), "SIL"]
         lower = [name if name in ("BLANK", "SIL") else name.lower() for name in plain]
         positions = [-1 if name is None else lower.index(name) for name in order]
         return ClassOrder(tuple(name or "" for name in order), np.array(positions), len(plain))
-    others = [name for name in plain if name not in PHONEMES]
+    if "BLANK" not in plain and "SIL" in plain:  # as NeMo writes its labels
+        raise KitError(f"{source}: lists {len(plain)} classes, and none of them is the blank of CTC; if the logits "
+                       f"have {len(plain) + 1} columns, add the line <blank>: as the last line for NeMo and others "
+                       "whose blank is the last class, as the first line if it is class 0")
+    others = [name for name in said if name not in PHONEMES]
     wrong = others or [name for name in PHONEMES if plain.count(name) != 1]
     raise KitError(f"{source}: its {len(plain)} classes are not BLANK, SIL and the 39 ARPAbet phonemes "
                    f"({printable(', '.join(wrong[:5]))} {'is unknown' if others else 'is missing or there twice'}), "
