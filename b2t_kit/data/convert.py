@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
-           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_recordings', 'is_date', 'dates_in', 'days_in',
-           'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_text',
-           'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut', 'SourceDay', 'SourceTrial',
-           'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days', 'checked_labels', 'check_source_trial',
-           'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
+           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_recordings', 'is_date', 'dates_in', 'plain_name',
+           'people_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
+           'quarantine_text', 'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut',
+           'SourceDay', 'SourceTrial', 'Note', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days',
+           'checked_labels', 'check_source_trial', 'day_scales', 'splits_of', 'overlap', 'leaked', 'order_notes',
+           'rate_notes', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -32,10 +33,11 @@ from tyro.conf import Positional, arg
 
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash
 from ..core import track_progress
-from ..core import sync_folder, locked, new_folders
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15
+from ..core import locked, new_folders, sync_folder
+from .dataset import BIN_SECONDS, LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS
+from .dataset import T15
 from .dataset import Fault, Recordings, Signal, Trial, check_features, check_split, check_text
-from .dataset import entries_of, find_recordings, open_file, read_attribute, reading, sessions_of
+from .dataset import entries_of, fault_lines, find_recordings, open_file, read_attribute, reading, sessions_of
 from ..text.g2p import guessed_words, sentence_to_phonemes
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
 
@@ -241,21 +243,38 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
                                     for before, after in zip(triple, triple[1:])):
             first, middle, last = (token[0] for token in triple)
             parts += [(first, middle, last), (last, middle, first), (last, first, middle)]
+    with suppress(ValueError):  # a day of the year, 2023-225, or of a week, 2023-W32-7
+        for year, count in re.findall(r"(?<!\d)(20\d\d)[^\da-z]?(\d{3})(?!\d)", text):
+            parts.append(tuple(f"{datetime.datetime.strptime(year + count, '%Y%j'):%Y %m %d}".split()))
+    with suppress(ValueError):
+        for year, week, day in re.findall(r"(?<!\d)(20\d\d)\W?w(\d\d)\W?(\d)(?!\d)", text):
+            parts.append(tuple(f"{datetime.date.fromisocalendar(int(year), int(week), int(day)):%Y %m %d}".split()))
     return {f"20{year[-2:]}.{int(month):02d}.{int(day):02d}" for year, month, day in parts
             if re.fullmatch(r"(20)?\d\d", year) and is_date(f"20{year[-2:]}", month, day)}
 
 # %% ../../nbs/data/convert.ipynb #b25861bb
+def plain_name(name: str) -> str:
+    "Return a name in small letters and the digits 0 to 9, without invisible characters."
+    text = unicodedata.normalize("NFKC", name).casefold()
+    text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+    return re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
+
+
+def people_in(text: str) -> set[str]:
+    "Return every participant that a plain name can mean."
+    return {f"{'t' if letters in ('participant', 'subject', 'sub') else letters}{int(number)}"
+            for letters, number in re.findall(r"([a-z]+)[\W_]?(\d{1,3})(?!\d)", text)}
+
+
 @lru_cache(10_000)
 def days_in(name: str, participant: str = "") -> frozenset[DayKey]:
     "Return every participant and date that the name of a session or a file can mean; it need not say the participant."
-    text = unicodedata.normalize("NFKC", f"{name} {participant}").casefold()
-    text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
-    people = {f"{'t' if letters in ('participant', 'subject', 'sub') else letters}{int(number)}"
-              for letters, number in re.findall(r"([a-z]+)[\W_]?(\d{1,3})(?!\d)", text)}
+    text = plain_name(f"{name} {participant}")
+    people = people_in(text)
     days = set(product(people, dates_in(text)))
     for person in people & set(IMPLANTED):
-        days |= {(person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}")
-                 for count in re.findall(r"day\D?0*(\d{1,4})(?!\d)", text)}
+        counts = re.findall(r"(?:day|(?<![a-z])d)\D?0*(\d{1,4})(?!\d)", text)
+        days |= {(person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}") for count in counts}
     return frozenset(days)
 
 # %% ../../nbs/data/convert.ipynb #7998529e
@@ -292,6 +311,18 @@ class Quarantine:
         items = [sorted((*day, *sorted(names)) for day, names in part.items()) for part in (self.days, self.sentences)]
         return content_hash([sorted(map(str, HELD_OUT_SETS.items())), items])
 
+    def dateless(self, dataset: str, session: str, participant: str = "") -> str:
+        "Return why a day without a date may not be trained on, if it can be one of another set's; empty if it may."
+        today = datetime.date.today() + datetime.timedelta(1)
+        for (person, name), dates in HELD_OUT_SETS.items():
+            if name == dataset or person not in people_in(plain_name(f"{session} {participant}")):
+                continue
+            possible = f"{int(dates[0][:4]) - 1}", f"{today:%Y.%m.%d}"
+            if not any(possible[0] <= date <= possible[1] for one, date in days_in(session, participant) if one == person):
+                return (f"no date was found in '{session}', and {name} holds out days of {person}; "
+                        f"name it {person}.YYYY.MM.DD")
+        return ""
+
     def reason(
         self,
         dataset: str,  # the set of the trial: its own splits keep its own sentences apart
@@ -300,6 +331,8 @@ class Quarantine:
         participant: str = "",  # if the session's name does not say it
     ) -> str:  # empty if the trial may be trained on
         "Return why nothing may be trained on a trial."
+        if dateless := self.dateless(dataset, session, participant):
+            return dateless
         for day in sorted(days_in(session, participant)):
             sets = {name for (person, name), dates in HELD_OUT_SETS.items() if day[0] == person and day[1] in dates}
             if sets := (sets | self.days.get(day, set())) - {dataset}:
@@ -433,6 +466,8 @@ class HeldOut:
     def reason(self, trial: Trial, names: Iterable[str] = ()) -> str:
         "Return why nothing may be trained on a trial of a day with these names too; empty if it may."
         signal = trial.signal
+        if dateless := self.days.dateless(signal.dataset, trial.session, signal.participant):
+            return dateless
         for name in (trial.session, *names):
             if reason := self.days.reason(signal.dataset, name, trial.sentence, signal.participant):
                 return reason
@@ -465,6 +500,11 @@ class SourceTrial:
     scale: int | None = 0  # trials of a day with the same number are z-scored together; None: left as they are
     quarantine: str = ""  # why nothing may be trained on it
     names: tuple[str, ...] = ()  # what its day is called besides its session, such as its file's name
+    span: tuple[Path, float, float] | None = None  # the recording that it was cut from; from and to, seconds
+
+
+class Note(Fault):
+    "What an importer tells of a file without refusing it."
 
 # %% ../../nbs/data/convert.ipynb #55b4afda
 @dataclass(frozen=True)
@@ -483,7 +523,7 @@ class Importer:
         raise NotImplementedError
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
-        "Yield the trials of a day, and those that cannot be read; raise `Fault` if none can."
+        "Yield the trials of a day, those that cannot be read, and notes; raise `Fault` if none can be read."
         raise NotImplementedError
 
     def label_ids(self, sentence: str) -> list[int]:
@@ -499,7 +539,7 @@ class Importer:
     def act(self) -> int:
         "Convert, and print every fault and the files written."
         report = convert(self)
-        print(*report.faults, report, sep="\n")
+        print(*fault_lines(report.faults, Counter()), report, sep="\n")
         return FAULTS if report.faults else SUCCESS
 
 
@@ -575,7 +615,8 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 
 # %% ../../nbs/data/convert.ipynb #66d69482
 def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    "By group, the mean and standard deviation of each channel over the trials that are z-scored together."
+    """By group, the mean of each channel over the trials that are z-scored together, and what is divided by: the standard
+    deviation + 1e-8, so that a dead channel becomes 0, without the 1e-8 where the numbers themselves are tiny."""
     scales = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {trial.scale for trial in trials if trial.scale is not None}:
         members = [trial for trial in trials if trial.scale == group]
@@ -586,8 +627,78 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
         mean = total / max(1, count)
         for trial in members:
             square = square + ((trial.read() - mean) ** 2).sum(0)
-        scales[group] = mean, np.sqrt(square / max(1, count)) + 1e-8
+        spread = np.sqrt(square / max(1, count))
+        tiny = (spread < 1e-3) & (spread > 1e-6 * np.abs(mean))  # such as square volts; what is less is rounding
+        scales[group] = mean, np.where(tiny, spread, spread + 1e-8)
     return scales
+
+# %% ../../nbs/data/convert.ipynb #a7c31f01
+def splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
+    "Return the split of each trial of a day: its own, or by the importer's share of validation."
+    pool = [index for index, one in enumerate(trials) if not one.split and one.sentence is not None]
+    val = set(pool[len(pool) - int(getattr(importer, "validation", 0.0) * len(pool)):])  # the day's last ones
+    return [one.split or ("test" if one.sentence is None else "val" if index in val else "train")
+            for index, one in enumerate(trials)]
+
+
+def overlap(one: SourceTrial, other: SourceTrial) -> float:  # seconds
+    "Return how long two trials are the same recording; nothing if a format does not say, or up to a bin at an edge."
+    if one is other or one.span is None or other.span is None or one.span[0] != other.span[0]:
+        return 0.0
+    shared = min(one.span[2], other.span[2]) - max(one.span[1], other.span[1])
+    return shared if shared > 1.01 * BIN_SECONDS else 0.0
+
+
+def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str]) -> Fault | None:
+    "Return the fault of a trial that is not to be trained on, if one that is shares bins with it."
+    shared = {other.place: overlap(one, other) for other, split in zip(trials, splits) if split == "train"}
+    place = max(shared, key=lambda name: shared[name], default="")
+    if not place or not shared[place]:
+        return None
+    return Fault(one.path, one.place, "", f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the same "
+                 "bins would be trained on and scored; give trials that do not overlap")
+
+
+def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
+    "Return what is odd about the times of a day's trials: some overlap, or one begins before the one before."
+    timed = sorted((one for one in trials if one.span), key=lambda one: one.span)
+    pairs = [(one, other) for one, other in pairwise(timed) if overlap(one, other)]
+    notes = []
+    if pairs:
+        one, other = pairs[0]
+        notes.append(Note(other.path, other.place, "", f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
+                          f"{len(pairs)} of {len(timed)} trials begin before another has ended"))
+    ordered = [one for one in trials if one.span]
+    backward = [(one, other) for one, other in pairwise(ordered)
+                if one.span[0] == other.span[0] and one.span[1] > other.span[1]]
+    if backward:
+        one, other = backward[0]
+        notes.append(Note(other.path, other.place, "", f"begins at {other.span[1]:.6g} s, before {one.place} at "
+                          f"{one.span[1]:.6g} s, so the last trials are not the latest; are the times right?"))
+    return notes
+
+
+def rate_notes(
+    trials: Sequence[SourceTrial],
+    scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
+) -> list[Note]:
+    "Return what is odd about the threshold crossings of a day: neurons fire 0.1 to 200 times a second."
+    one = next((trial for trial in trials if trial.scale is not None), None)
+    if one is None or "threshold crossings" not in one.signal.kinds:
+        return []
+    kinds = one.signal.kinds
+    means, spreads = scales[one.scale]
+    part = len(means) // len(kinds) * kinds.index("threshold crossings")
+    counts = slice(part, part + len(means) // len(kinds))
+    alive = spreads[counts] > 1e-7
+    rows = one.read()[:, counts]
+    if not alive.any() or (rows < 0).any() or (rows != np.floor(rows)).any():  # no counts
+        return []
+    rate = float(np.median(means[counts][alive])) / BIN_SECONDS
+    if 0.1 <= rate <= 200:
+        return []
+    return [Note(one.path, "", "", f"the median channel has {rate:.3g} threshold crossings a second within the trials, "
+                 "and neurons fire 0.1 to 200 times; is the length of a bin right, and are the times of the trials?")]
 
 # %% ../../nbs/data/convert.ipynb #fa58ef56
 @dataclass
@@ -599,15 +710,17 @@ class Converted:
     files: int = 0  # written
     kept: int = 0  # days that were complete before
     faults: list[Fault] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)  # what is odd, and refuses nothing
     foreign: int = 0  # sentences with letters beyond a to z, whose phonemes are of what is left
     guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
+        notes = [f"warning: {line}" for line in fault_lines(self.notes, Counter())]
         if not self.files + self.kept:
-            return "nothing was written"
+            return "\n".join([*notes, "nothing was written"])
         trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
         suffix = f"; {self.kept} days were complete before" if self.kept else ""
-        lines = [f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
+        lines = [*notes, f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
         lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
         if self.foreign:
             lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
@@ -625,22 +738,28 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
         if len(trials) + len(faults) == MAX_TRIALS:
             raise Fault(day.sources[0], "", "", f"{day.session} has more than {MAX_TRIALS} trials")
         try:
+            if isinstance(item, Note):
+                done.notes.append(item)
+                continue
             if isinstance(item, Fault):
                 raise item
             check_source_trial(importer, item, earlier)
             trials.append(item)
         except Fault as fault:
             faults.append(fault)
-    done.faults += faults
     if not trials and not faults:
         raise Fault(day.sources[0], "", "", "has no trials")
+    splits = splits_of(importer, trials)
+    leaks = [leaked(one, trials, splits) if split != "train" else None for one, split in zip(trials, splits)]
+    faults += [leak for leak in leaks if leak]
+    done.faults += faults
+    done.notes += order_notes(trials)
+    splits = [split for split, leak in zip(splits, leaks) if not leak]
+    trials = [one for one, leak in zip(trials, leaks) if not leak]
     if not trials or (faults and not importer.skip_faulty):
         return
     scales, folder, reasons = day_scales(trials), done.folder / day.session, Counter[str]()
-    pool = [index for index, raw in enumerate(trials) if not raw.split and raw.sentence is not None]
-    val = set(pool[len(pool) - int(getattr(importer, "validation", 0.0) * len(pool)):])  # the day's last ones
-    splits = [raw.split or ("test" if raw.sentence is None else "val" if index in val else "train")
-              for index, raw in enumerate(trials)]
+    done.notes += rate_notes(trials, scales)
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
         writers = {split: stack.enter_context(SessionWriter(folder, split, overwrite=True)) for split in names}

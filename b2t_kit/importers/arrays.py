@@ -221,9 +221,11 @@ class OwnArrays(Own):
         if not start < stop <= len(data):
             raise KitError(f"rows {start} to {stop} of {row['file']}, which has {len(data)} (shape {data.shape}; time "
                            "is the first axis)")
-        read = partial(self.rows, table.parent / row["file"], stored, start, stop)
+        path, seconds = table.parent / row["file"], self.bin_ms / 1000
+        read = partial(self.rows, path, stored, start, stop)
         return SourceTrial(table, place, read, signal, block, whole_number(row, "trial"), split=split,
                            sentence=None if split == "test" else sentence, scale=self.group(block),
+                           span=(path, start * seconds, stop * seconds),
                            names=(f"{row['session']} {table.parent.resolve().name} {row['file']}",))
 
     def rows(self, path: Path, stored: Any, start: int, stop: int) -> np.ndarray:  # (T, C) float32

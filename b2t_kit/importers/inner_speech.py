@@ -88,7 +88,8 @@ class InnerSpeech(Divided):
             word = None if wordless else word_of(data["cueList"][int(cue) - 1])
             if word != "":
                 read = partial(inner_bins, data, int(start) - 1, int(end), int(20 // width))
-                yield SourceTrial(path, group, read, signal, int(block), index, sentence=word)
+                span = path, (start - 1) * width / 1000, end * width / 1000
+                yield SourceTrial(path, group, read, signal, int(block), index, sentence=word, span=span)
 
 # %% ../../nbs/importers/inner_speech.ipynb #c1117b48
 def inner_bins(data: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32

@@ -18,7 +18,7 @@ import numpy as np
 from ..core import KitError, load_json, parse_json, read_bytes, regular_file
 from ..data.convert import Divided, SourceDay, SourceTrial, is_date
 from ..data.dataset import Signal
-from ..data.dataset import MAX_BINS, MAX_FEATURES, Fault
+from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Fault
 
 # %% ../../nbs/importers/kept.ipynb #22613f56
 MOST_KEPT = 10**10  # bins; six years of them
@@ -86,7 +86,8 @@ class KeptSession(Divided):
             if start < end <= total and end - start <= MAX_BINS:
                 read = partial(kept_bins, path, start, end, width)
                 yield SourceTrial(events, f"sentence {number}", read, signal, 1, number, sentence=sentence,
-                                  scale=0 if raw else None)
+                                  scale=0 if raw else None,
+                                  span=(path, start * BIN_SECONDS, end * BIN_SECONDS))
 
 
 def kept_bins(path: Path, start: int, end: int, width: int) -> np.ndarray:  # (end - start, width) float32
