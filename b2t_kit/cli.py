@@ -1046,8 +1046,11 @@ class Doctor(Verb):
             print(values["archive"])
         elif self.log is not None:
             findings = doctor.diagnose_file(self.log)
-            status = SUCCESS if findings else UNRECOGNISED
-            values = {"recognised": bool(findings), "findings": [finding.to_dict() for finding in findings]}
+            explained = any(finding.explains for finding in findings)
+            harmless = all(finding.failure.harmless for finding in findings)
+            status = SUCCESS if findings and (explained or harmless) else UNRECOGNISED
+            values = {"recognised": status == SUCCESS,
+                      "findings": [finding.to_dict() for finding in findings]}
             print("\n\n".join(doctor.in_words(finding, self.language) for finding in findings) or {
                 "en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
