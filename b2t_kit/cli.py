@@ -303,6 +303,8 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
             raise KitError(f"{out}: has no config.json, so nothing was trained in it; start without --resume")
         run = recorded_settings(folders[0])
     elif config is not None and config.endswith(".json"):
+        if not (Path(config).is_file() and Path(config).name == "config.json"):
+            raise KitError(f"{config}: is not the config.json of a run; give that file, or the name of a recipe")
         run = recorded_settings(Path(config).parent)
     elif start is not None and config is None and model is None:
         run = recorded_settings(start)
