@@ -303,6 +303,8 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
             raise KitError(f"{out}: has no config.json, so nothing was trained in it; start without --resume")
         run = recorded_settings(folders[0])
     elif config is not None and config.endswith(".json"):
+        if not (Path(config).is_file() and Path(config).name == "config.json"):
+            raise KitError(f"{config}: is not the config.json of a run; give that file, or the name of a recipe")
         run = recorded_settings(Path(config).parent)
     elif start is not None and config is None and model is None:
         run = recorded_settings(start)
@@ -1047,8 +1049,11 @@ class Doctor(Verb):
             print(values["archive"])
         elif self.log is not None:
             findings = doctor.diagnose_file(self.log)
-            status = SUCCESS if findings else UNRECOGNISED
-            values = {"recognised": bool(findings), "findings": [finding.to_dict() for finding in findings]}
+            explained = any(finding.explains for finding in findings)
+            harmless = all(finding.failure.harmless for finding in findings)
+            status = SUCCESS if findings and (explained or harmless) else UNRECOGNISED
+            values = {"recognised": status == SUCCESS,
+                      "findings": [finding.to_dict() for finding in findings]}
             print("\n\n".join(doctor.in_words(finding, self.language) for finding in findings) or {
                 "en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])

@@ -538,8 +538,9 @@ def line_blocks(path: str | Path, longest: int = _LINE) -> Iterator[tuple[int, l
                 yield number, lines
                 number += len(lines)
     except (EOFError, zlib.error, OSError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise KitError(f"{path}: cannot be read ({reason}); it is damaged or cut short") from error
+        reason = getattr(error, "strerror", None)  # of the system, such as for a missing file
+        raise KitError(f"{path}: cannot be read ({reason})" if reason else
+                       f"{path}: cannot be read ({error}); it is damaged or cut short") from error
 
 # %% ../nbs/lm.ipynb #e048faf4
 _LONGEST = 1 << 14  # bytes of a line

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.doctor import diagnose, known_failures
+from b2t_kit.doctor import UNKNOWN, diagnose, diagnose_parts, known_failures
 from commands import TESTS, python
 
 WORLD = json.loads((TESTS / "world_errors.json").read_text(encoding="utf-8"))
@@ -43,6 +43,28 @@ def test_no_false_alarm() -> None:
     assert len(UNRELATED) == 200 and [one["text"] for one in UNRELATED if diagnose(one["text"])] == []
     lines = [one["text"] for one in ORDINARY]
     assert len(lines) > 60 and [line for line in [*lines, "\n".join(lines)] if diagnose(line)] == []
+
+
+UNKNOWN_ENDS = [
+    "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\nflux.FluxError: the coil is cold",
+    "---------------------------------------------------------------------------\nFluxError      Traceback (most recent call last)\n"
+    "<ipython-input-1> in <cell line: 0>()\nFluxError: the coil is cold",
+    "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"a.py\", line 3\n[rank1]: ValueError: the coil is cold",
+    "error: coil 3: is cold", "train.sh: error: coil 3 is cold", "Segmentation fault (core dumped)", "Killed"]
+
+
+@pytest.mark.parametrize("end", UNKNOWN_ENDS)
+def test_nothing_hides_an_error_that_is_not_known(end: str) -> None:
+    """A harmless line before or after it, a known error before it, and a launcher's lines about it; a known one at the end is known."""
+    harmless = "mistune.py:435: SyntaxWarning: invalid escape sequence"
+    launcher = "Traceback (most recent call last):\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    before = "Traceback (most recent call last):\nRuntimeError: CUDA error: invalid device ordinal"
+    length = len(end.split("\n"))
+    for text, line in ((f"{harmless}\nstep 1\n{end}\n", 2), (f"{end}\n{harmless}\n", 0),
+                       (f"{before}\nstep 1\n{end}\n", 3), (f"{harmless}\n{end}\n{launcher}\n", 1)):
+        (unknown,) = [one for one in diagnose_parts([text]) if one.failure is UNKNOWN]
+        assert unknown.line == line + length, text
+    assert not [one for one in diagnose_parts([f"{end}\nstep 1\n{before}\n"]) if one.failure is UNKNOWN]
 
 
 # Made to happen here, with their cures
@@ -101,6 +123,8 @@ WRONG_AND_RIGHT: dict[str, tuple[Callable[[], object], Callable[[], object]]] = 
                            lambda: list(torch.utils.data.DataLoader(Rows(True)))),
     "too_many_open_files": (lambda: read_many(lambda row: row), lambda: read_many(torch.Tensor.clone)),
     "gradient_is_nan": (lambda: root_of_zero(0.0), lambda: root_of_zero(1e-6)),
+    "labels_beyond_the_classes": (lambda: torch.nn.functional.cross_entropy(torch.ones(1, 5), torch.tensor([5])),
+                                  lambda: torch.nn.functional.cross_entropy(torch.ones(1, 5), torch.tensor([4]))),
     "scaler_saw_no_gradient": (lambda: scaled_step(1), lambda: scaled_step(0)),
     "checkpoint_cut_short": (lambda: torch.load("half.pt"), lambda: torch.load("whole.pt")),
     "checkpoint_is_not_one": (lambda: torch.load("page"), lambda: torch.load("whole.pt")),

@@ -112,8 +112,9 @@ def open_rows(
     except KitError:
         raise
     except Exception as error:  # whatever NumPy raises for a damaged header
-        reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200]
-        raise Fault(path, "", "", f"is not a NumPy array ({reason})") from error
+        if isinstance(error, OSError) and error.strerror:  # the system's, such as for a missing file
+            raise Fault(path, "", "", f"cannot be read ({error.strerror})") from error
+        raise Fault(path, "", "", f"is not a NumPy array ({' '.join(str(error).split())[:200]})") from error
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.dtype.kind not in "iuf":
         problem = f"shape {data.shape} of {data.dtype}" if isinstance(data, np.ndarray) else "several arrays"
         raise Fault(path, "", "", f"has {problem}, expected numbers of (bins, features)")

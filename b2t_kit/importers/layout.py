@@ -113,7 +113,9 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
     except Exception as error:  # whatever SciPy raises for a damaged file
         if isinstance(error, OSError) and error.errno in _NO_SPACE and str(error.filename) != str(path):
             raise KitError(f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})") from error
-        reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:  # the system's, such as for a missing file
+            raise Fault(path, "", "", f"cannot be read ({error.strerror})") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise Fault(path, "", "", f"is damaged, cut off or no MATLAB file ({reason})") from error
 
 # %% ../../nbs/importers/layout.ipynb #9aadadd8
