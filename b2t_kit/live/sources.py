@@ -497,6 +497,8 @@ class Quality:
         if rows.shape[1] >= MANY and repeats > max(BY_CHANCE, 0.1 * len(rows)):
             return f"{repeats / len(rows):.0%} of the bins are ones that came before"
         typical = 1.0 if still.all() else float(np.median(spread[~still]))
+        if not few and SPREAD[0] < typical < SPREAD[1]:
+            return f"{broken.mean():.0%} of the features have NaN or enormous values"
         usual = SPREAD[0] < typical < SPREAD[1] and (still.all() or least < 0)
         if not self.zscored or (usual and abs(mean) < MOST_MEAN):
             return ""
