@@ -571,7 +571,7 @@ class BeamSearch:
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
         temperature: float = 1.0,  # divides the logits, which are then calibrated; see `speech.calibrate`
     ) -> None:
-        self.lexicon = with_hotwords(lexicon, hotwords)
+        self.plain, self.lexicon = lexicon, with_hotwords(lexicon, hotwords)
         self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
         self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)

@@ -410,4 +410,4 @@ class StreamDecoder:
 
     def _expect(self, hotwords: list[Hotword]) -> None:
         search = self._next
-        self._next = BeamSearch(search.lexicon, search.model, search.config, hotwords, search.temperature)
+        self._next = BeamSearch(search.plain, search.model, search.config, hotwords, search.temperature)

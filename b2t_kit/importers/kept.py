@@ -28,7 +28,7 @@ def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # num
     "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
     sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
-    decoded = dict[int, str]()
+    decoded, said = dict[int, str](), dict[int, str | None]()
     for line_number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             break  # it was being written
@@ -43,9 +43,11 @@ def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # num
                 valid = all(type(one) is int and 0 <= one < MOST_KEPT for one in (number, start, end))
                 if number in sentences or not valid:
                     raise ValueError("its number or its bins")
-                sentences[number] = start, end, str.strip(event["said"]) or None
+                said[number] = str.strip(event["said"]) or None
+                sentences[number] = start, end, said[number]
             if kind == "mark":
-                texts = {"wrong": None, "right": event["text"] or decoded.get(number), "corrected": event["text"]}
+                texts = {"wrong": None, "right": event["text"] or decoded.get(number), "corrected": event["text"],
+                         "none": said.get(number)}
                 text = texts[event["verdict"]]
                 if number in sentences and isinstance(event["text"], str):
                     sentences[number] = *sentences[number][:2], text or None  # the last word counts

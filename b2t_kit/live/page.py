@@ -33,9 +33,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from ..core import KitError, printable
+from ..core import KitError, is_whole, printable
 from .keep import NOTHING_KEPT
-from .session import REASONS, UNSURE, LiveSession, Moment, Status
+from .session import REASONS, UNSURE, LiveSession, Moment, SentenceMark, Status
 from .rigs import optional_library
 from ..training.log import Canvas, notebook_display
 
@@ -74,8 +74,8 @@ class Feed:
     def __init__(self) -> None:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()}
-        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "doubt": "",
-                                    "over": False}
+        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "unknown": (),
+                                    "words_ms": None, "doubt": "", "over": False}
         self.changes = self.bins = self.finals = 0
         self.phoneme = ""  # of the last frame
         self.column: Any = 127.5  # the newest of the heat map, (R,) float64, each half of it those before
@@ -93,19 +93,22 @@ class Feed:
                     phoneme = update.bins, update.phoneme.replace("SIL", "")
                     self.log["phonemes"].append((self.changes, phoneme))
                 self.phoneme = update.phoneme
-                self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final}
+                self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final,
+                             "unknown": moment.unknown if update.final else ()}
                 if update.final:
                     self.finals += 1
                     self.log["sentences"].append((self.changes, {
                         "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
                         "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
-                        "doubt": moment.doubt, "unknown": moment.unknown}))
+                        "doubt": moment.doubt, "unknown": moment.unknown, "known": moment.known}))
                 else:
                     self.now["words_ms"] = 1000 * update.delay
             for index, (_, sentence) in enumerate(self.log["sentences"]):
                 if moment.mark and sentence["number"] == moment.mark.number:  # all readers get it again
-                    mark = {"verdict": moment.mark.verdict, "text": moment.mark.text}
-                    self.log["sentences"][index] = self.changes, sentence | {"mark": mark}
+                    before = sentence.get("mark")
+                    mark = moment.mark.after(SentenceMark(moment.mark.number, **before) if before else None)
+                    more = {"mark": {"verdict": mark.verdict, "text": mark.text}}
+                    self.log["sentences"][index] = self.changes, sentence | more
             if moment.updates or moment.doubt:  # of the words that are shown
                 self.now["doubt"] = moment.doubt
             self.now["over"] = moment.over
@@ -324,13 +327,14 @@ class PageServer:
         try:
             request = json.loads(message)
             kind, text = request.get("ask"), request.get("text", "")
-            number = int(text) if kind == "shown" else 0
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, AttributeError, RecursionError):
             return False  # no request
-        if reader.shown < number <= reader.messages:
-            reader.shown, reader.alive = number, time.monotonic()
-        if kind in ("shown", "stop") or not isinstance(kind, str) or not isinstance(text, str):
-            return bool(kind == "shown")
+        if not isinstance(kind, str) or not isinstance(text, str):
+            return False
+        if kind == "shown" and is_whole(text) and reader.shown < int(text) <= reader.messages:
+            reader.shown, reader.alive = int(text), time.monotonic()
+        if kind in ("shown", "stop"):
+            return kind == "shown"
         try:
             if reader.role == "listener" and kind not in LISTENER:
                 raise KitError(f"'{printable(kind[:20])}': only the operator's page may request this")

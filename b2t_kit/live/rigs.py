@@ -135,7 +135,9 @@ class StreamSource(LiveSource):
     "Pieces that a `StreamSender` of another program sends."
     lines = {"": "nobody answers at {}", "connected": "the sender at {} sends nothing",
              "broken": "the sender at {} has gone", "ended": "the sender at {} has ended",
-             "foreign": "what answers at {} is not a b2t stream; start b2t live source there"}
+             "asleep": "the sender at {} does not answer; its program or its machine stands still",
+             "foreign": "what answers at {} is not a b2t stream; start b2t live source there",
+             "mute": "something at {} takes connections and says nothing; start b2t live source there, or wake it"}
 
     def __init__(self, address: str = ADDRESS, stays: bool = False) -> None:
         "Wait for another sender when one says that it has ended, if it `stays`."
@@ -164,8 +166,10 @@ class StreamSource(LiveSource):
                     if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                         self.link = "connected"
                     elif event == zmq.Event.DISCONNECTED:  # after bytes that are none of ZeroMQ, it does not try again
-                        self.link = {"connected": "broken", "ended": "ended"}.get(self.link, "foreign")
+                        self.link = {"connected": "broken", "": "foreign"}.get(self.link, self.link)
                         retry = time.monotonic() + 1
+                    elif event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:  # not a word in three seconds
+                        self.link = {"": "mute", "broken": "asleep"}.get(self.link, self.link)
                     elif event.name.startswith("HANDSHAKE_FAILED"):
                         self.link = "foreign"
                 if time.monotonic() > retry:

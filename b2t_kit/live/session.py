@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['PATIENCE', 'PLAIN', 'UNSURE', 'UNEXPLAINED', 'BESIDE', 'MOST_HOTWORDS', 'MOST_CUES', 'MOST_WAITING_EACH', 'MOST_CALM',
            'TYPE_A_WORD', 'REQUESTS', 'Answer', 'REASONS', 'Status', 'SessionState', 'stream_status', 'SentenceMark',
-           'Moment', 'Watcher', 'plain_text', 'unknown_words', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
+           'Moment', 'Watcher', 'plain_text', 'unknown_words', 'known_sounds', 'LiveSession', 'Terminal', 'say_lines',
+           'open_decoder']
 
 # %% ../../nbs/live/session.ipynb #ba661ecb
 import math
@@ -35,6 +36,7 @@ from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
 from .sources import Bridge, Inbox, LiveSource, Quality, count_repairs
+from ..text.lexicon import Lexicon
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
@@ -58,6 +60,7 @@ class SessionState:
     refused: float | None = None  # when something was refused
     reason: str = ""  # why
     fault: str = ""  # of the bins that come, by `Quality`
+    remark: str = ""  # what is wrong with them, but no reason to stop
     doubt: str = ""  # what was wrong with them since the last sentence ended
     ended: str = ""  # why the session is over
     failed: bool = False  # an error has ended it
@@ -74,7 +77,9 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
     if late > PATIENCE:
         return Status("late", f"late by {late:.0f} s: this machine is too slow or too busy")
     if silence <= PATIENCE:
-        return Status("damaged", f"damaged: {state.fault}") if state.fault else Status("live", "live")
+        if state.fault:
+            return Status("damaged", f"damaged: {state.fault}")
+        return Status("live", f"live, {state.remark}" if state.remark else "live")
     if state.refused is not None and now - state.refused < 3 * PATIENCE:
         return Status("refused", f"refused: {state.reason}")
     if source.link == "foreign":
@@ -90,8 +95,13 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
 class SentenceMark:
     "A person's verdict on a finished sentence."
     number: int  # of the sentence, from 1
-    verdict: str  # "right", "wrong" or "corrected"
-    text: str = ""  # the correction
+    verdict: str  # "right", "wrong", "corrected", or "none" if it was taken back
+    text: str = ""  # the correction, which "right" and "wrong" are then about
+
+    def after(self, before: "SentenceMark | None") -> "SentenceMark":
+        "Return this mark, given the one before of the same sentence: what was typed stays until it is taken back."
+        keeps = before is not None and self.verdict in ("right", "wrong") and not self.text
+        return replace(self, text=before.text) if before is not None and keeps else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +113,7 @@ class Moment:
     said: str = ""  # the sentence that ends here, if the source knows it
     doubt: str = ""  # what was wrong with the signal during the sentence of these bins; its words mean nothing
     unknown: tuple[str, ...] = ()  # for each word of that sentence: "", or the phonemes if no lexicon may have it
+    known: tuple[str, ...] = ()  # of these phonemes, what is the sound of a word that is known
     note: str = ""  # something that everybody should know
     bad: bool = False  # it was refused
     status: Status = Status("waiting", "")
@@ -156,6 +167,14 @@ def unknown_words(decoder: StreamDecoder, update: Update) -> tuple[str, ...]:
     return tuple(sounds if margin > UNEXPLAINED or (margin > BESIDE and max(far[index], far[index + 2]) > UNEXPLAINED)
                  else "" for index, (margin, sounds) in enumerate(entries))
 
+
+def known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  # as `unknown_words` returns them
+    "Return the runs of phonemes that are a word of the lexicon, which need not be expected."
+    joined = " ".join(sounds or "|" for sounds in unknown)
+    runs = [run.split() for run in joined.split("|") if run.strip()]
+    labels = {name: label for label, name in enumerate(lexicon.names) if name}
+    return tuple(" ".join(run) for run in runs if tuple(labels.get(name, 0) for name in run) in lexicon.spoken)
+
 # %% ../../nbs/live/session.ipynb #d25962dc
 MOST_HOTWORDS = 100  # that may be added while a session goes on
 MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; hotwords that wait for whoever asked
@@ -182,6 +201,7 @@ class LiveSession:
         self.worker, self.pending = ThreadPoolExecutor(1, "hotword"), Counter[Answer]()  # what waits, by who asked
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # finished ones: said, if known, and decoded
         self.troubles: Counter[str] = Counter()  # messages that a watcher could not show
+        self.marks = dict[int, SentenceMark]()  # the last one of each sentence
         self.bins = self.finals = 0
         self.keeper: Any = None  # a `Keeper`, which is also among the watchers
         self._refused, self._status = Counter[str](), Status("", "")  # as they were a moment ago
@@ -225,11 +245,14 @@ class LiveSession:
             self.stop.set()
         elif what == "mark":
             number, verdict, correction = (text.split(" ", 2) + ["", ""])[:3]
-            valid = is_whole(number) and 0 < int(number) <= self.finals and verdict in ("right", "wrong", "corrected")
+            is_known = is_whole(number) and 0 < int(number) <= self.finals
+            valid = is_known and verdict in ("right", "wrong", "corrected", "none")
             if not valid or (verdict == "corrected") != bool(correction):
-                raise KitError(f"mark: '{text[:20]}' should be the number of a sentence and right, wrong, or "
+                raise KitError(f"mark: '{text[:20]}' should be the number of a sentence and right, wrong, none, or "
                                "corrected with the correction")
-            self._tell(mark=SentenceMark(int(number), verdict, correction))
+            mark = SentenceMark(int(number), verdict, correction).after(self.marks.get(int(number)))
+            self.marks[mark.number] = mark
+            self._tell(mark=mark)
         elif what.startswith("keep"):
             (self.keeper.stop if what == "keep-stop" else self.keeper.delete)()
             self.note(self.keeper.line)
@@ -262,9 +285,11 @@ class LiveSession:
             elif len(decoder.hotwords) >= MOST_HOTWORDS:
                 raise KitError(f"hotword: {MOST_HOTWORDS} are expected already; remove one first")
             else:
-                # names beside each other are several words; sounds are written in capitals
+                # names beside each other are several words; sounds are written in capitals, and are those of one word
                 are_names = any(letter.islower() for letter in text.partition(" ")[2])
                 try:
+                    if are_names and text.split()[-1] in PHONEMES:
+                        raise KitError("sounds after several words")
                     for line in text.split() if are_names else [text]:
                         decoder.add_hotword(line)
                 except KitError:
@@ -317,19 +342,25 @@ class LiveSession:
             if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
         new_piece, state = self.inbox.take(), self.state
+        pieces = self.bridge.wait(time.perf_counter()) if new_piece is None else []
         if new_piece is not None:
             state.decoding = new_piece.arrived
-            if new_piece.bins.ndim == 2 and len(new_piece.bins) and new_piece.bins.shape[1] == self.decoder.features:
+            if len(new_piece.bins) and not self.bridge.fault(new_piece):
                 state.heard = time.perf_counter()
                 state.fault = self.quality.take(new_piece)
                 state.doubt = state.fault or state.doubt
-        for piece in self.bridge.wait(time.perf_counter()) if new_piece is None else self.bridge.take(new_piece):
+            self.bridge.broken = self.quality.broken
+            pieces = self.bridge.take(new_piece)
+            state.remark = self.quality.remark or self.bridge.remark
+        for piece in pieces:
             arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
                 updates = [*updates, *self.decoder.end(piece.reason)]
             self.bins += len(piece.bins)
             self._tell(piece.bins, piece.arrived, updates=updates, said=piece.said)
+            if piece.cue:  # the sentence is over, also if it had no words
+                state.doubt = ""
         state.decoding, previous, self._refused = None, self._refused, self.refused
         if self._refused != previous:
             state.refused, reason = time.perf_counter(), (self._refused - previous).most_common(1)[0][0]
@@ -346,7 +377,9 @@ class LiveSession:
             self.ledger.add(update)
             if update.final:
                 self.finals += 1
-                moment = replace(moment, unknown=unknown_words(self.decoder, update))
+                unknown = unknown_words(self.decoder, update)
+                known = known_sounds(self.decoder.search.lexicon, unknown) if any(unknown) else ()
+                moment = replace(moment, unknown=unknown, known=known)
                 self.state.doubt = ""
                 if not moment.doubt:
                     self.sentences.append((moment.said, update.sentence))
@@ -378,8 +411,9 @@ class Terminal:
         kind = moment.status.name, re.sub(r"[\d.]+", "", moment.status.text)  # numbers in it change all the time
         if kind != self.status:
             alarms = {self.status[0], kind[0]} & {"late", "no data", "refused", "damaged"}
+            has_remark = "live," in self.status[1] + kind[1]
             self.status = kind
-            if alarms or (kind[0] == "waiting" and "sender" in kind[1]):
+            if alarms or has_remark or (kind[0] == "waiting" and "sender" in kind[1]):
                 self._line(f"[{moment.status.text}]")
         for update in moment.updates:
             if update.final:

@@ -91,7 +91,7 @@ class Live(Speaks, ReadsRun, HasSettings):
     def act(self) -> int:
         from b2t_kit.data.dataset import BIN_SECONDS
         from b2t_kit.decode.decode import known_sentences
-        from b2t_kit.live.keep import keep_session
+        from b2t_kit.live.keep import check_folder, keep_session
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
         from b2t_kit.live.rigs import choose_source
@@ -104,7 +104,10 @@ class Live(Speaks, ReadsRun, HasSettings):
         is_typed = kind == "participant" and not self.say and not self.page
         source = choose_source(kind, data, self.split, self.session, self.trials, pace=self.pace,
                                sentences=list(self.say), stays=is_typed or self.page, password=self.password)
-        socket = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
+        # what may be refused, before the decoder, which takes long
+        socket = listen(self.host, self.port) if self.page else None
+        if self.keep:
+            check_folder(self.keep)
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
                                lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,

@@ -161,7 +161,7 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
         thread.start()
         seen("waiting", f"nobody answers at {rig.address}")
         with web_server(port):
-            seen("refused", "is not a b2t stream")
+            seen("waiting", "takes connections and says nothing")
         rig.start()
         for wrong, state, words in BAD_BINS:
             with rig.sending(wrong):
