@@ -521,8 +521,8 @@ class FindsSentences(TakesRuns):
     """augmented copies of the trial in each step; more need more memory; default: 64"""
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float | None, UNSET] = None
-    # language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or 'default' for a small one of the kit's own sentences;
-    # default: the model of the tuned weights, or the small one
+    # language model (.b2tlm, .arpa, .arpa.gz, a binary of KenLM or Sphinx); default: the model of the tuned weights, or
+    # one that is made of the training sentences and, if it is installed or attached, general English
     lm: OptionalFile = None
     lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
@@ -566,7 +566,7 @@ class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
             from b2t_kit.speech.evaluate import evaluate_run
 
             evaluation = evaluate_run(str(self.run), self.data, self.split, **options)
-            missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in evaluation.trials])
+            missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in evaluation.trials], self.data)
             print(evaluation, *([missing] if missing else []), sep="\n")
 
 # %% ../nbs/cli.ipynb #8698614e

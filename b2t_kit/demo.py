@@ -62,7 +62,7 @@ class DemoResult:
         lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
                   for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))]
         lines += ["", f"word error rate: {marked(self.words.wer, self.words.marks)}",
-                  f"with the language model of the grammar of these sentences, {self.words.default_words} words", "",
+                  self.words.words, "",
                   "the first sentences, as they are and as they were decoded"]
         sentences = {trial.place: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:

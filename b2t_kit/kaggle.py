@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 'REHEARSAL', 'kernels_folder', 'kernel_names',
            'slug', 'check_kaggle_name', 'package_files', 'installed_notes', 'write_wheel', 'build_wheel',
-           'download_wheels', 'kernel_settings', 'BuiltKernel', 'build_kernel', 'must_rehearse', 'stamp',
-           'find_language_model', 'Stages', 'find_run', 'bring_run']
+           'download_wheels', 'kernel_settings', 'BuiltKernel', 'build_kernel', 'must_rehearse', 'stamp', 'Stages',
+           'find_run', 'bring_run']
 
 # %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
@@ -242,28 +242,6 @@ def stamp(
         size = min(36, 20 * figure.get_figheight())  # points
         figure.text(0.5, 0.5, REHEARSAL, fontsize=size, color="0.5", alpha=0.5, rotation=15, ha="center", va="center")
     return figure
-
-# %% ../nbs/kaggle.ipynb #44875666
-def find_language_model(roots: tuple[Path, ...] | None = None) -> tuple[Path | None, Path | None]:
-    "Return the only language model below some folders, or Kaggle's inputs, and its lexicon; `KitError` for several."
-    roots = platform().input_folders[:1] if roots is None else roots
-    files = sorted({path for root in roots for path in Path(root).rglob("*") if _is_language_model(path)})
-    if len(files) > 1:
-        raise KitError(f"several language models are attached; detach all but one of {', '.join(map(str, files))}, "
-                       "or name one")
-    if not files:
-        return None, None
-    lexicon = files[0].with_name("lexicon.txt")
-    return files[0], lexicon if lexicon.is_file() else None
-
-# %% ../nbs/kaggle.ipynb #bcdf8f32
-def _is_language_model(path: Path) -> bool:
-    if not path.is_file() or not path.name.endswith((".b2tlm", ".arpa", ".arpa.gz", ".bin")):
-        return False
-    from b2t_kit.lm import KENLM  # here, since to build a kernel needs no compiled search
-
-    with open(regular_file(path), "rb") as file:
-        return path.suffix != ".bin" or file.read(len(KENLM)) == KENLM
 
 # %% ../nbs/kaggle.ipynb #703be858
 @dataclass

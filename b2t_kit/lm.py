@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'LEAST', 'GREATEST', 'BLOCK', 'MAGIC', 'READ_WHOLE',
-           'MOST_MASS', 'BLOCK_BYTES', 'BATCH', 'KENLM', 'Text', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel', 'find',
-           'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
-           'assemble', 'perplexity', 'sentence_scores', 'map_model', 'check_arrays', 'line_blocks', 'read_arpa',
-           'ngrams_of', 'write_arpa', 'format_of', 'text_blocks', 'load_sentences', 'read_tokens', 'choose_vocabulary',
-           'NgramTable', 'count_ngrams', 'discounts', 'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints',
-           'scored_sentences', 'leak_warning', 'check_model_name', 'build_language_model', 'read_vocabulary',
-           'describe_language_model', 'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
+           'MOST_MASS', 'BLOCK_BYTES', 'BATCH', 'SYMBOLS', 'KENLM', 'SPHINX', 'Text', 'INSIDE', 'Leaks', 'Arrays',
+           'DamagedModel', 'find', 'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level',
+           'compile_arrays', 'Ngrams', 'assemble', 'perplexity', 'sentence_scores', 'map_model', 'check_arrays',
+           'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'text_blocks', 'load_sentences',
+           'read_tokens', 'choose_vocabulary', 'NgramTable', 'count_ngrams', 'discounts', 'kneser_ney',
+           'train_language_model', 'LeakGuard', 'fingerprints', 'scored_sentences', 'leak_warning', 'check_model_name',
+           'build_language_model', 'read_vocabulary', 'describe_language_model', 'word_probabilities',
+           'mixture_weights', 'mixed', 'mix_language_models']
 
 # %% ../nbs/lm.ipynb #2a2d51cd
 import csv
@@ -558,7 +559,7 @@ def _log10(text: bytes) -> float:
 
 # %% ../nbs/lm.ipynb #630135f2
 _MISCOUNTED = "the counts at the top do not match, or a section is missing"
-_SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
+SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
 
 
 def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
@@ -590,7 +591,7 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
             if n == 1:
                 if fields[1] in ids:
                     raise ValueError(f"the word '{fields[1].decode()}' is there already")
-                ids[fields[1]] = _SYMBOLS.get(fields[1], len(words))
+                ids[fields[1]] = SYMBOLS.get(fields[1], len(words))
                 if ids[fields[1]] == len(words):
                     words.append(fields[1].decode())
             numbers.extend([ids[word] for word in fields[1 : n + 1]])
@@ -672,10 +673,11 @@ def write_arpa(model: LanguageModel, path: str | Path) -> Path:
 
 # %% ../nbs/lm.ipynb #a78aaf1d
 KENLM = b"mmap lm http://kheafield.com/code"
+SPHINX = b"Trie Language Model"  # of pocketsphinx
 
 
 def format_of(path: str | Path) -> str:
-    "Return the format that the first bytes tell: a KenLM binary, a model of this kit, or else ARPA text."
+    "Return the format that the first bytes tell: a binary of KenLM or Sphinx, a model of this kit, or else ARPA text."
     try:
         with open(regular_file(path), "rb") as file:
             head = file.read(len(KENLM))
@@ -683,6 +685,8 @@ def format_of(path: str | Path) -> str:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if head == KENLM:
         return "KenLM binary"
+    if head.startswith(SPHINX):
+        return "Sphinx binary"
     return "model of this kit" if head.startswith(MAGIC.split()[0]) else "ARPA text"
 
 # %% ../nbs/lm.ipynb #c4f5a25c

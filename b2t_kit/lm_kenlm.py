@@ -24,6 +24,7 @@ from .compiled import compiled
 from .core import KitError, file_hash, regular_file
 from .lm import KENLM, MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel, Ngrams, assemble
 from .lm import chunks, follow, format_of, map_model, read_arpa
+from .lm_sphinx import read_sphinx
 
 # %% ../nbs/lm_kenlm.ipynb #59ea0ec6
 KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
@@ -576,12 +577,13 @@ def _to_arrays(model: KenlmModel) -> LanguageModel:
 
 # %% ../nbs/lm_kenlm.ipynb #7abaf6fc
 def read_language_model(
-    path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
+    path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a binary of KenLM or Sphinx; told by the first bytes
 ) -> LanguageModel:
     "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
     path, kind = regular_file(path), format_of(path)
     if kind != "KenLM binary":
-        return map_model(path) if kind == "model of this kit" else read_arpa(path)
+        readers = {"model of this kit": map_model, "Sphinx binary": read_sphinx, "ARPA text": read_arpa}
+        return readers[kind](path)
     model = KenlmModel(path)
     if model.bytes <= READ_WHOLE:
         model.verify()

@@ -30,7 +30,7 @@ from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
-from b2t_kit.decode.decode import choose_words
+from b2t_kit.decode.words import choose_words, made_up_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, measure_session
 from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
@@ -63,7 +63,7 @@ def parity(options: argparse.Namespace) -> dict[str, Any]:
     decoder = load_decoder(options.out / "decoder")
     with Recordings(options.out / "data", "val") as recordings:
         trials = [recordings[index] for index in range(min(options.trials, len(recordings)))]
-    search = BeamSearch(*choose_words(None, exclude=tuple(trial.sentence or "" for trial in trials)),
+    search = BeamSearch(*made_up_words(tuple(trial.sentence or "" for trial in trials)),
                         SearchConfig(beam=60))
     generator, found = np.random.default_rng(0), {}
     for case, lost in (("all bins", 0.0), ("one in fifty lost", 0.02)):
@@ -154,7 +154,7 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
 def calm(options: argparse.Namespace) -> dict[str, Any]:
     "The measures of live.measures for each setting of the dial, on the same simulated logits."
     torch.set_num_threads(1)
-    lexicon, model = choose_words(None)
+    lexicon, model = made_up_words()
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
     small = fitted(recipe("tiny").task, 1, 64)
     settings = replace(small, model=replace(small.model, patch=14, stride=4, subsample=1))

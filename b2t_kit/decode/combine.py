@@ -27,8 +27,10 @@ from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, read_tria
 from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores, tempered
 from .tune import DEFAULT
+from .words import about_words
 from ..lm import leak_warning
 from ..speech.calibrate import Network
+from ..text.lexicon import missing_words
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
     from b2t_kit.speech.evaluate import Evaluation
@@ -183,6 +185,9 @@ class AveragedRuns(TrainedSource):
     def sentences(self) -> tuple[str, ...]:
         return self.runs[0].sentences()
 
+    def training(self) -> tuple[str, ...]:
+        return self.runs[0].training()
+
     def read(self, folder: Path) -> SplitLogits:
         parts = [run.read(run.folder) for run in self.runs]
         temperatures = [run.calibration(part.trials, run.folder).temperature for run, part in zip(self.runs, parts)]
@@ -261,6 +266,9 @@ def decode_runs(
             (one.record.chose for one in decodings), (one.logits.chose for one in decodings),
             (one.calibration.chosen_on for one in decodings)))
         decoded = with_choices(decoded, weights, days, fitted)
-        sentences = Sentences(decoded, folder, leak_warning(decodings[0].words[1], decodings[0].truths))
+        first = decodings[0]
+        sentences = Sentences(decoded, folder, leak_warning(first.words[1], first.truths),
+                              missing=missing_words(searches[0].lexicon, first.truths),
+                              words=about_words(*first.words))
         sentences.save(searches[0].config)
         return sentences

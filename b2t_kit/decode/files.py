@@ -27,7 +27,6 @@ from safetensors.numpy import load_file
 
 from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
-from ..text.g2p import dictionary
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, choice_key
 from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise

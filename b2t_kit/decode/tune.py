@@ -165,7 +165,7 @@ def plot_tuning(tuning: Tuning) -> "Figure":
     return figure
 
 # %% ../../nbs/decode/tune.ipynb #cc3bdc29
-DEFAULT = "default"  # the name of the small built-in language model
+DEFAULT = "default"  # instead of a language model: the one that is made, or of the made-up grammar
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
 _OTHERS = {"language_model": "with another language model; give that one",
            "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
@@ -206,15 +206,17 @@ class TuningRecord:
         return self.config
 
     def for_model(self, lm: str | Path | None, model: LanguageModel) -> "TuningRecord":
-        "Return the record, or an empty one, with a word, if another language model was asked for by name."
-        if lm is None or self.config is None or self.tuned_for.get("language_model") == model.hash:
+        "Return the record, or an empty one, with a word, if another language model was named, or has been made since."
+        if self.config is None or self.tuned_for.get("language_model") == model.hash:
+            return self
+        if lm is None and self.lm != DEFAULT:  # the file that was named then has changed, which is refused
             return self
         report_progress(f"{self.path}: the weights were tuned with another language model and are left out; tune with "
                         "this one for its own")
         return TuningRecord(self.path)
 
     @property
-    def model(self) -> str | None:  # None means the small default model
+    def model(self) -> str | None:  # None: none was named
         "The path of the language model tuned with; raises `KitError` if the file no longer exists."
         if self.lm != DEFAULT and not Path(self.lm).is_file():
             raise KitError(f"{self.path}: was tuned with the language model {self.lm}, which no longer "

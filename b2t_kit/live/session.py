@@ -31,7 +31,8 @@ from torch.nn.functional import ctc_loss
 
 from ..core import KitError, is_whole, printable, report_progress
 from ..decode.combine import AveragedRuns, run_list
-from ..decode.decode import DecodeOptions, RunLogits, choose_words
+from ..decode.decode import DecodeOptions, RunLogits
+from ..decode.words import about_words, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
@@ -456,19 +457,20 @@ def open_decoder(
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
     *,
     config: StreamConfig = StreamConfig(),
-    exclude: tuple[str, ...] = (),  # sentences to be scored; the default language model is built without them
+    data: str | Path | None = None,  # recordings, if those of the training are gone
+    exclude: tuple[str, ...] = (),  # further sentences to be scored; a model that is made is without them
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> StreamDecoder:
     "Return a decoder that is ready for bins; raise `KitError` if a file cannot be used."
-    sources = [RunLogits(run) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
+    sources = [RunLogits(run, data) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
     options, (record, digest) = DecodeOptions(lm, **search), source.record()
     first, *others = [source.decoder for source in sources]
-    words = choose_words(lm or record.model, options.lexicon, exclude, names=first.order.names)
+    words = choose_words(lm or record.model, options.lexicon, exclude + source.sentences(), names=first.order.names,
+                         training=source.training())
     calibration = options.calibration(source, (), record)
     report_progress(repr(calibration))
-    if not (lm or record.model):
-        report_progress(f"the default language model knows {len(words[0])} words; --lm takes a larger one")
+    report_progress(about_words(*words))
     record = record.for_model(lm, words[1])
     weights = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     temperatures = [one.calibration(()).temperature for one in sources] if others else ()

@@ -90,7 +90,6 @@ class Live(Speaks, ReadsRun, HasSettings):
 
     def act(self) -> int:
         from b2t_kit.data.dataset import BIN_SECONDS
-        from b2t_kit.decode.decode import known_sentences
         from b2t_kit.live.keep import check_folder, keep_session
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
@@ -111,8 +110,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
                                lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
-                               config=self.settings,
-                               exclude=() if kind == "participant" else known_sentences(data))
+                               config=self.settings, data=data)
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)

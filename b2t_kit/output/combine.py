@@ -54,8 +54,7 @@ def read_votes(
         source = LogitsFile(path)
         lists, origin = source.folder / "nbest.jsonl", plain(source.read(source.folder).key)
         if (stored_key(lists) or {}).get("logits") != origin:
-            report_progress(f"{path}: decoding logits with the default model; b2t decode --logits takes another")
-            decode_sentences(source)
+            report_progress(f"{path}: {decode_sentences(source).words}; b2t decode --logits takes another model")
         return read_votes(lists)
     if suffix not in (".jsonl", ".json", ".txt", ".text", ".trn", ""):
         return {key: [(sentence, 1.0)] for key, sentence in read_sentences(path).items()}

@@ -404,7 +404,7 @@ def report_run(
         logits = {trial.place: trial.logits for trial in read_trials(file)}
         if decoded.calibration and decoded.calibration.temperature != 1:
             undivided = {**options, "temperature": 1.0}
-            raw = decode_sentences(LogitsFile(file), out=source.folder / "raw", **undivided).trials
+            raw = decode_sentences(LogitsFile(file, origin=source), out=source.folder / "raw", **undivided).trials
         if against is not None:
             rival, _ = decoded_as_before(RunLogits(against, data, split, device))
             others = {trial.place: trial.sentence for trial in rival.trials}

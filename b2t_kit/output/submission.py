@@ -174,6 +174,8 @@ def submit(
         sentences = decode_sentences(source, progress=report_progress, **options)
     else:
         sentences = decode_runs(runs, data, "test", together, device=device, **options)
+    if sentences.words:
+        report_progress(sentences.words)
     if sentences.adaptation:
         report_progress(sentences.adaptation.verdict)
     if sentences.warning:

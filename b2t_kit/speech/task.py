@@ -38,7 +38,7 @@ from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfi
 class WordsConfig:
     "Settings of word decoding in validation; inconsistent ones raise `KitError`."
 
-    lm: str = ""  # language model file, or "default" for the small one; empty: decode no words
+    lm: str = ""  # language model file, or "default" for the words of `b2t decode`; empty: decode no words
     tuned: str = ""  # decoding.json with weights tuned for `lm`; empty: the default weights
     beam: int = 50  # hypotheses kept per frame, at least 1
 
@@ -172,7 +172,8 @@ def framing(model: ModelConfig) -> Frames:
     return Frames(model.patch, model.stride, model.partial)
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
-_WordScorer = Callable[[WordsConfig, Sequence[str | None]], Any]  # such as `decode.decode.WordCounter`
+# Sentences to be scored, sentences of training: such as `decode.decode.WordCounter`
+_WordScorer = Callable[[WordsConfig, Sequence[str | None], Sequence[str | None]], Any]
 
 
 class SpeechTask(Task):
@@ -232,7 +233,9 @@ class SpeechTask(Task):
             if signal.labels != T15.labels:
                 raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
             splits = filter(None, (self.val, self.held_out))
-            self.words = count_words(config.words, [info.sentence for split in splits for info in split.infos])
+            said = [info.sentence for split in splits for info in split.infos]
+            known = [info.sentence for info in self.train.infos if not info.quarantine]
+            self.words = count_words(config.words, said, known)
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."

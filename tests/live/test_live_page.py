@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 
 from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.decode.decode import choose_words
+from b2t_kit.decode.words import made_up_words
 from b2t_kit.decode.search import BeamSearch
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.importers.kept import KeptSession
@@ -50,7 +50,7 @@ def decoder() -> StreamDecoder:
     torch.manual_seed(0)
     config, day = SpeechConfig(model=GRUConfig(hidden=16, num_layers=1, num_days=1, num_features=512)), "t15.2023.08.11"
     made = StreamDecoder(Decoder(config.model.build().eval(), config, (day,), (day,), "random", T15),
-                         BeamSearch(*choose_words(None)), StreamConfig(end_silence=0))
+                         BeamSearch(*made_up_words()), StreamConfig(end_silence=0))
     made.warm_up()
     return made
 
