@@ -34,9 +34,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from .compiled import compiled
+from .compiled import compiled, version_of
 from .core import KitError, check_target, track_progress, free_memory, parse_json, printable, read_text
 from .core import regular_file, remembered_hash, report_progress, written_aside, locked
 from .core import new_folders
@@ -121,7 +120,7 @@ def follow(
     raise NotImplementedError("follow is for compiled code; LanguageModel.score is the same in Python")
 
 # %% ../nbs/lm.ipynb #fc4f19c7
-@overload(follow, strict=False, inline="always")
+@version_of(follow, inline="always")
 def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not Arrays:
         return None

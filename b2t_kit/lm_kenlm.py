@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from .compiled import compiled
+from .compiled import compiled, version_of
 from .core import KitError, file_hash, regular_file
 from .lm import KENLM, MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel, Ngrams, assemble
 from .lm import chunks, follow, format_of, map_model, read_arpa
@@ -172,7 +171,7 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
     return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
 
 # %% ../nbs/lm_kenlm.ipynb #fe477d0a
-@overload(follow, strict=False)
+@version_of(follow)
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
         return None
@@ -330,7 +329,7 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
     return finish_score(state, new, word, as_float(log10_p), matched)
 
 # %% ../nbs/lm_kenlm.ipynb #e4cac413
-@overload(follow, strict=False)
+@version_of(follow)
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
         return None

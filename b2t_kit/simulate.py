@@ -733,7 +733,7 @@ def simulate(
     needed, free = bins * NUM_FEATURES * 4 / 1e9, free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")
-    if out.exists() and any(not path.name.endswith(".partial") for path in out.iterdir()):
+    if out.exists() and any(not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()):
         raise KitError(f"{out}: is not empty; choose a new folder")
     if 1.1 * needed > free:
         raise KitError(f"{out}: about {needed:.1f} GB are needed, but only {free:.1f} GB are free")

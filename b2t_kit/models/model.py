@@ -6,10 +6,11 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
            'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names', 'published_in', 'model_class',
-           'loaded_models', 'model_name', 'model_sources', 'source_note', 'class_of_name', 'LinearConfig',
-           'LinearReadout', 'PatchSteps']
+           'imported_modules', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'class_of_name',
+           'LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
+import ast
 import difflib
 import hashlib
 import importlib
@@ -17,12 +18,15 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, resolve_name, spec_from_file_location
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -31,7 +35,8 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.backends.cudnn.rnn import get_cudnn_mode
 
-from ..core import KitError, check_bounds, class_source, from_dict, read_bytes, to_dict, uniforms
+from ..core import KitError, check_bounds, class_source, from_dict, read_bytes, say_once
+from ..core import to_dict, uniforms
 from .published import Pretrained
 from .scan import Mark, by_rows, device_loop, gru_layer, unmarked, xla_hardware
 from ..text.phonemes import collapse
@@ -543,7 +548,31 @@ def published_in(folder: str | Path) -> Pretrained | None:
     return next((kind for kind in decoders if kind is not None), None)
 
 # %% ../../nbs/models/model.ipynb #4487b7f6
-_FILES: dict[type, tuple[Path, dict[str, bytes]]] = {}  # classes loaded from files -> file, sources as they were run
+class _Source(NamedTuple):
+    "What a model of one's own was defined by when it was loaded."
+    path: Path  # its file
+    modules: dict[str, Path]  # name and file of each module that it imports, but for those of installed packages
+    texts: dict[str, bytes]  # name in a run's folder -> content, its own file first
+
+    @classmethod
+    def read(cls, path: Path, source: bytes, more: Iterable[str] = ()) -> Self:
+        "Read a file's imports, and those of the modules named."
+        modules = imported_modules(path, source, more)
+        names = {name: name.replace(".", "/") + "/__init__" * (file.stem == "__init__") + file.suffix
+                 for name, file in modules.items()}
+        texts = {names[name]: read_bytes(modules[name]) for name in sorted(modules)}
+        return cls(path, modules, {path.name: source, **texts})
+
+    def changed(self) -> str:  # empty if none has
+        "Return the name of a file that is not as it was loaded."
+        files = [self.path, *(self.modules[name] for name in sorted(self.modules))]
+        for file, text in zip(files, self.texts.values()):
+            if not file.is_file() or read_bytes(file) != text:
+                return file.name
+        return ""
+
+
+_FILES: dict[type, _Source] = {}  # classes loaded from files
 
 # %% ../../nbs/models/model.ipynb #ab72add6
 def model_class(which: str) -> type[ModelConfig]:
@@ -561,12 +590,17 @@ def model_class(which: str) -> type[ModelConfig]:
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "Return the class of somebody's own file."
     source, path = read_bytes(path), path.resolve()
-    for loaded, (file, sources) in _FILES.items():
-        if file == path and sources[path.name] == source and loaded.__name__ == name:
-            return loaded
+    for loaded, known in list(_FILES.items()):
+        if known.path == path and loaded.__name__ == name:
+            if not known.changed():
+                return loaded
+            del _FILES[loaded]
+            for imported in known.modules:  # they are run again too
+                sys.modules.pop(imported, None)
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
+    before = set(sys.modules)
     sys.modules[path.stem] = module  # so that dataclasses, and a child process, find it
     try:
         exec(compile(source, str(path), "exec"), vars(module))
@@ -577,28 +611,73 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
         names = sorted({kind.__name__ for kind in _subclasses(ModelConfig) if kind.__module__ == module.__name__})
         hint = f"it has {', '.join(names)}" if names else "it defines none"
         raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {hint}")
-    _FILES[config_class] = path, {path.name: source, **_imported_sources(path, module)}
+    _FILES[config_class] = _Source.read(path, source, set(sys.modules) - before - {path.stem})
     return config_class
 
 # %% ../../nbs/models/model.ipynb #5f893cb7
-def _imported_sources(path: Path, module: Any) -> dict[str, bytes]:
-    "Return the sources of the files beside a file, and below, that its module imports."
-    sources, queue = dict[str, bytes](), [module]
+_IMPORTERS = ("import_module", "__import__")
+
+
+def _imports(source: bytes, package: str) -> Iterator[str]:
+    "Yield the names that a module of a package imports anywhere, of modules or of what is in them."
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # a compiled module
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # beyond the top
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_IMPORTERS):
+            words = [word.value for word in node.args[:1] if isinstance(word, ast.Constant)]
+            yield from (word for word in words if isinstance(word, str))
+
+
+def _is_own(file: Path) -> bool:
+    "Return whether a file belongs neither to Python, nor to an installed package, nor to this kit."
+    folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parent)
+    is_installed = {"site-packages", "dist-packages"} & set(file.parts)
+    return file.is_file() and not is_installed and not any(file.is_relative_to(folder) for folder in folders)
+
+
+def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whether it is a package
+    "Yield a module of one's own and the packages that it is in; nothing is imported."
+    search = None
+    for part in accumulate(name.split("."), "{}.{}".format):
+        spec = vars(sys.modules[part]).get("__spec__") if part in sys.modules else None
+        specs = (finder.find_spec(part, search) for finder in sys.meta_path) if spec is None else [spec]
+        spec = next(filter(None, specs), None)
+        if spec is None:  # a name inside a module, or nothing that is here
+            return
+        search = spec.submodule_search_locations
+        if spec.origin is not None:
+            file = Path(spec.origin).resolve()
+            if not _is_own(file):
+                return
+            yield part, file, search is not None
+
+
+def imported_modules(
+    path: Path,  # of a file
+    source: bytes,  # its content
+    more: Iterable[str] = (),  # names of modules that it has imported in other ways
+) -> dict[str, Path]:
+    "Return the modules that a file imports, and those that they import, but for Python's and installed ones."
+    modules, queue = dict[str, Path](), [*_imports(source, ""), *more]
     while queue:
-        for value in list(vars(queue.pop()).values()):
-            name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
-            other = sys.modules.get(name) if isinstance(name, str) and name.partition(".")[0] != "b2t_kit" else None
-            file = Path(getattr(other, "__file__", None) or "/").resolve()
-            is_own = path.parent in file.parents and "site-packages" not in file.parts and file != path
-            if is_own and str(file.relative_to(path.parent)) not in sources:
-                sources[str(file.relative_to(path.parent))] = read_bytes(file)
-                queue.append(other)
-    return dict(sorted(sources.items()))
+        for name, file, is_package in _files_of(queue.pop()):
+            if file != path and name not in modules:
+                modules[name] = file
+                queue += _imports(read_bytes(file), name if is_package else name.rpartition(".")[0])
+    return modules
 
 # %% ../../nbs/models/model.ipynb #a0c41ae3
 def loaded_models() -> list[str]:
     "Return the models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
-    return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items() if path.is_file()]
+    return [f"{known.path}:{kind.__name__}" for kind, known in _FILES.items() if known.path.is_file()]
 
 # %% ../../nbs/models/model.ipynb #ca503023
 def model_name(config_class: type) -> dict[str, str]:
@@ -613,15 +692,40 @@ def model_name(config_class: type) -> dict[str, str]:
 
 # %% ../../nbs/models/model.ipynb #acf533ce
 def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself first; empty for the package's models
-    "Return the sources of a model of one's own by name: its file, and those beside it that it imports."
+    "Return the sources of a model of one's own by name: its file, and those that it imports, as they were loaded."
     if config_class.__module__.startswith("b2t_kit.models."):
         return {}
     if config_class.__module__ == "__main__":
-        return {f"{config_class.__name__}.py": class_source(config_class).encode()}
+        return _notebook_sources(config_class)
     if config_class not in _FILES:  # imported, not named
-        path, module = Path(inspect.getfile(config_class)).resolve(), sys.modules[config_class.__module__]
-        _FILES[config_class] = path, {path.name: read_bytes(path), **_imported_sources(path, module)}
-    return _FILES[config_class][1]
+        path = Path(inspect.getfile(config_class)).resolve()
+        _FILES[config_class] = _Source.read(path, read_bytes(path))
+    if name := _FILES[config_class].changed():
+        say_once(f"{name}: has changed since this process imported it, and is used as it was; begin a new process")
+    return _FILES[config_class].texts
+
+
+def _notebook_sources(config_class: type) -> dict[str, bytes]:
+    "Return the sources of a class of a notebook or a script, and of what it uses there: classes, functions, constants."
+    here, texts, queue = vars(sys.modules["__main__"]), dict[str, str](), [config_class.__name__]
+    imported = set[str]()
+    while queue:
+        name = queue.pop(0)
+        value = config_class if name == config_class.__name__ else here.get(name)
+        module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+        if name in texts or name not in here and value is None:
+            continue
+        if isinstance(value, (bool, int, float, str, bytes, tuple)):
+            texts[name] = f"{name} = {value!r}\n"
+        elif module == "__main__" and (inspect.isclass(value) or inspect.isfunction(value)):
+            texts[name] = class_source(value)
+            with suppress(SyntaxError):
+                words = {node.id for node in ast.walk(ast.parse(texts[name])) if isinstance(node, ast.Name)}
+                queue += sorted(words - set(texts))
+        elif isinstance(module, str):
+            imported.add(module)
+    first, text = f"{config_class.__name__}.py", "\n\n".join(texts.values()).encode()
+    return _Source.read(Path(first), text, sorted(imported)).texts
 
 # %% ../../nbs/models/model.ipynb #3f014855
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
