@@ -1398,14 +1398,6 @@ def do(words: list[str]) -> int:
 # %% ../nbs/cli.ipynb #9303474a
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
-    if words is None:  # before torch starts its threads: how often one that waits for the others looks before it sleeps
-        others = []  # threads of other programs that want a core, now and for some milliseconds
-        with suppress(OSError, IndexError, ValueError):  # only Linux says it
-            for _ in range(5):
-                others.append(int(Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]) - 1)
-                time.sleep(0.002)
-        busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
-        os.environ.setdefault("GOMP_SPINCOUNT", "0" if busy else "1000")
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 # %% ../nbs/cli.ipynb #08a14fe9
