@@ -13,7 +13,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Rescore', 'Submit',
            'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
            'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'check_options', 'mistake', 'act', 'fault_in', 'do', 'main']
+           'spelled_out', 'parse', 'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -26,8 +26,9 @@ import textwrap
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager, ExitStack, nullcontext, redirect_stderr
+from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
@@ -1122,32 +1123,108 @@ def print_verbs(first: str) -> None:
     print(*lines, "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
 
 # %% ../nbs/cli.ipynb #c5a8130d
-ELSEWHERE = {name: here for here, names in {  # options of other programs, and what to use here
-    "--steps, optimizer steps of the whole run": "--epochs --max-epochs --num-epochs --n-epochs --max-steps",
-    "--readers": "--num-workers --workers", "--lr": "--learning-rate", "--weight-decay": "--wd",
-    "--precision bfloat16": "--bf16", "--precision float16": "--fp16", "--precision": "--amp --mixed-precision --dtype",
-    "--config": "--recipe --preset", "--out": "--output --output-dir --save-dir --log-dir --checkpoint-dir",
-    "--data": "--data-dir --data-path --data-root --dataset --recordings", "--batch-size": "--batch",
-    "--hidden": "--hidden-size --hidden-dim", "--num-layers": "--layers --n-layers",
-    "--clip-norm": "--max-grad-norm --gradient-clip-val --grad-clip",
-    "--accumulation": "--gradient-accumulation-steps --accumulate-grad-batches", "--warmup-steps": "--warmup",
-    "--log-every": "--logging-steps", "--eval-every": "--eval-steps --val-every",
-    "--checkpoint-every": "--save-steps --save-every", "--resume, with --out RUN": "--resume-from-checkpoint",
+ELSEWHERE = {  # what to use here -> options of other programs
+    "--steps (optimizer steps of the whole run)":
+        "--epochs --max-epochs --num-epochs --n-epochs --num-train-epochs --max-steps --total-steps --train-steps "
+        "--num-steps --num-training-batches --iterations --iters --max-iters",
+    "--epochs": "--steps --max-epochs --num-epochs --n-epochs --num-train-epochs",
+    "--batch-size (trials of the whole step, over all devices and micro-batches)":
+        "--batch --global-batch --global-batch-size --train-batch-size --total-batch-size --bs",
+    "--batch-size (of the whole step, which devices and --accumulation divide)":
+        "--per-device-train-batch-size --per-device-batch-size --batch-size-per-gpu --micro-batch-size "
+        "--train-micro-batch-size-per-gpu --batch-size-per-device",
+    "--global-batch (images of the whole step, over all devices)":
+        "--batch-size --batch --train-batch-size --per-device-train-batch-size",
+    "--accumulation (micro-batches of a step)":
+        "--gradient-accumulation-steps --grad-accumulation-steps --accumulation-steps --accumulate-grad-batches "
+        "--grad-accum --gradient-accumulation --accum --accum-steps",
+    "--readers (threads that prepare batches)":
+        "--num-workers --workers --num-dataloader-workers --dataloader-num-workers --dataloader-workers --n-workers",
+    "--num-workers": "--workers --num-dataloader-workers --dataloader-num-workers --readers",
+    "--seed": "--global-seed --random-seed --manual-seed --random-state",
+    "--global-seed": "--seed --random-seed --manual-seed",
+    "--lr": "--learning-rate --lr-max --max-lr --peak-lr --base-lr",
+    "--lr-floor (a fraction of --lr)": "--lr-min --min-lr --eta-min",
+    "--day-lr (a multiple of --lr)": "--lr-max-day --day-learning-rate",
+    "--warmup-steps": "--warmup --lr-warmup-steps --num-warmup-steps",
+    "--decay-steps": "--lr-decay-steps --decay",
+    "--weight-decay": "--wd --l2",
+    "--betas": "--beta1 --beta2 --adam-beta1 --adam-beta2",
+    "--eps": "--epsilon --adam-epsilon --adam-eps",
+    "--clip-norm":
+        "--max-grad-norm --gradient-clip-val --grad-clip --gradient-clipping --clip-grad --grad-norm-clip-value "
+        "--clip-grad-norm",
+    "--ema-decay": "--ema --use-ema --ema-rate",
+    "--precision (auto takes what suits the device)":
+        "--amp --use-amp --mixed-precision --dtype --autocast --torch-dtype --param-dtype",
+    "--precision bfloat16": "--bf16 --half --use-bf16 --bfloat16 --xla-use-bf16",
+    "--precision float16": "--fp16 --use-fp16 --float16",
+    "--precision float32": "--fp32 --full-precision --no-amp --tf32",
+    "--device tpu": "--tpu --use-tpu --use-xla --xla --on-tpu",
+    "--device tpu (one process uses all chips)":
+        "--tpu-cores --num-tpu-cores --tpu-num-cores --num-cores --n-cores --tpu-chips --num-chips",
+    "--device cuda": "--cuda --use-gpu --use-cuda",
+    "--device cuda; several: torchrun --nproc-per-node N -m b2t_kit train ...":
+        "--gpus --gpu --num-gpus --n-gpus --n-gpu --ngpus",
+    "--device cuda; CUDA_VISIBLE_DEVICES chooses the GPU": "--gpu-id --gpu-ids --gpu-number --cuda-device --device-ids",
+    "--device cpu": "--cpu --no-cuda --no-gpu --use-cpu",
+    "--device": "--accelerator --devices --backend",
+    "--shard": "--fsdp --zero-stage --zero --deepspeed",
+    "--tracker": "--wandb --use-wandb --report-to --log-with --logger --tensorboard",
+    "--config (a recipe or the config.json of a run)": "--recipe --preset --config-file --config-path --cfg --config-name",
+    "--out":
+        "--output --output-dir --out-dir --results-dir --result-dir --save-dir --save-path --log-dir --logging-dir "
+        "--checkpoint-dir --ckpt-dir --exp-dir --run-dir --work-dir --workdir --default-root-dir --project-dir",
+    "--data":
+        "--data-dir --data-path --data-root --dataset --dataset-dir --dataset-path --recordings --train-data --datadir",
+    "--hidden": "--hidden-size --hidden-dim --n-units --hidden-units --rnn-units",
+    "--num-layers": "--layers --n-layers --rnn-layers",
+    "--dropout": "--rnn-dropout --dropout-rate",
+    "--day-dropout": "--input-layer-dropout --input-dropout",
+    "--patch": "--patch-size --kernel-size",
+    "--stride": "--patch-stride",
+    "--white-noise": "--white-noise-std --noise-std",
+    "--offset": "--constant-offset-std",
+    "--walk": "--random-walk-std",
+    "--gain": "--static-gain-std",
+    "--cut": "--random-cut",
+    "--smooth": "--smooth-kernel-std --smooth-data",
+    "--log-every": "--logging-steps --log-interval --log-every-n-steps --batches-per-train-log --print-freq",
+    "--eval-every": "--eval-steps --val-every --val-check-interval --eval-interval --batches-per-val-step --eval-step "
+        "--demo-every",
+    "--checkpoint-every": "--save-steps --save-every --save-interval --ckpt-every --checkpoint-interval",
+    "--ckpt-every": "--save-steps --save-every --checkpoint-every",
+    "--keep-checkpoints": "--save-total-limit --max-to-keep --save-top-k",
+    "--resume (with --out RUN)": "--resume-from-checkpoint --resume-from --ckpt-path",
+    "--from-run RUN": "--init-from-checkpoint --init-checkpoint-path --pretrained --finetune-from --init-from",
     "--run or --from-run": "--checkpoint --checkpoint-path --ckpt --weights --model-path",
-    "--device cuda": "--cuda --use-gpu", "--device cpu": "--cpu --no-cuda", "--device tpu": "--tpu",
-    "--device cuda; several: torchrun --nproc-per-node N -m b2t_kit train ...": "--gpus --gpu",
-    "--beam": "--beam-size --beam-width", "--lm": "--language-model --lm-path --kenlm", "--n-best": "--nbest",
-    "--order": "--ngram --ngram-order --n", "--word-bonus": "--beta --word-score --word-insertion-penalty",
-    "--acoustic-scale, the other way round: the language model's scale is 1": "--lm-weight --lm-scale --alpha",
-}.items() for name in names.split()}
-NOT_HERE = {
-    "--processes": "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...",
-    "--optimizer": "there is one, AdamW", "--early-stopping": "there is none: the best validation is kept",
-    "--overwrite": "nothing is overwritten; choose another folder", "--adapt": "b2t decode and b2t submit adapt",
-    "--device": "there is no choice here",
+    "--beam": "--beam-size --beam-width --num-beams",
+    "--lm": "--language-model --lm-path --kenlm --kenlm-model-path",
+    "--n-best": "--nbest --nbest-size",
+    "--order": "--ngram --ngram-order --n",
+    "--word-bonus": "--beta --word-score --word-insertion-penalty",
+    "--acoustic-scale (the other way round: the language model's scale is 1)": "--lm-weight --lm-scale --alpha",
 }
-NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
-             "--device": {"gpu": "cuda", "cuda:0": "cuda"}}
+NOT_HERE = {  # what to say of options of other programs that have none here
+    "several processes are started with torchrun --nproc-per-node N -m b2t_kit train ... (one uses all chips of a TPU)":
+        "--processes --num-processes --nproc-per-node --nproc --nprocs --world-size --num-machines --nnodes "
+        "--num-nodes --multi-gpu --local-rank --machine-rank --node-rank --ddp --distributed --strategy --dist-backend "
+        "--main-process-port --main-process-ip --master-port --master-addr --dist-url",
+    "there is none: train, eval, decode and submit are verbs of their own, such as b2t train":
+        "--mode --do-train --do-eval --do-predict --train --test --eval-only --phase",
+    "there is one, AdamW": "--optimizer --optim",
+    "there is none: the best validation is kept": "--early-stopping --early-stopping-patience --patience",
+    "nothing is overwritten; choose another folder": "--overwrite --overwrite-output-dir --force",
+    "there is none: one GPU records its steps with --graphs, a TPU compiles them": "--compile --torch-compile --jit",
+    "b2t decode and b2t submit adapt": "--adapt",
+    "there is no choice here": "--device",
+}
+NICKNAMES = {
+    "--precision": {
+        "bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16": "float16", "half": "float16", "16": "float16",
+        "16-mixed": "float16", "fp32": "float32", "32": "float32", "32-true": "float32", "no": "float32"},
+    "--device": {"gpu": "cuda", "cuda:0": "cuda"},
+}
 
 # %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(words: Sequence[str]) -> list[str]:
@@ -1205,17 +1282,31 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
     aliases = {name for kind in kinds.values() for one in getattr(kind, "__metadata__", ())
                for name in getattr(one, "aliases", None) or ()}
     valid = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - positional | aliases
-    foreign = {name: hint for name, hint in ELSEWHERE.items() if valid & set(re.findall("--[a-z-]+", hint))}
     for option, count in Counter(options).items():
         if count > 1:
             raise ValueError(f"{option}: is given twice")
         if option in valid or option.replace("--no-", "--", 1) in valid:
             continue
-        if option in positional or option in NOT_HERE:
-            raise ValueError(f"{option}: {NOT_HERE.get(option, 'is given without its name here')}")
-        matches = difflib.get_close_matches(option, [*valid, *foreign], 1, 0.75)
-        advice = [f"; use {foreign.get(name, name)}" for name in matches]
-        raise ValueError(f"{option}: is no option here{''.join(advice)}")
+        if option in positional:
+            raise ValueError(f"{option}: is given without its name here")
+        raise ValueError(f"{option}: {advice_on(option, valid)}")
+
+
+def advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that the verb has
+    "Return what to say about an option that a verb has not: by the tables, else the one most like it."
+    foreign = dict[str, str]()  # option of another program -> what to use here
+    for hint, names in ELSEWHERE.items():
+        if re.split("[ ,;]", hint)[0] in valid:
+            foreign |= {name: hint for name in names.split() if name not in foreign}
+    if option in foreign:
+        return f"is no option here; use {foreign[option]}"
+    for statement, names in NOT_HERE.items():
+        if option in names.split():
+            return statement
+    # a letter may be missing, but never one that chooses another device
+    alike = [name for name, hint in foreign.items() if not hint.startswith(("--device", "--precision"))]
+    matches = difflib.get_close_matches(option, [*valid, *alike], 1, 0.8)
+    return f"is no option here; use {foreign.get(matches[0], matches[0])}" if matches else "is no option here"
 
 
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
@@ -1309,14 +1400,6 @@ def do(words: list[str]) -> int:
 # %% ../nbs/cli.ipynb #9303474a
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
-    if words is None:  # before torch starts its threads: how often one that waits for the others looks before it sleeps
-        others = []  # threads of other programs that want a core, now and for some milliseconds
-        with suppress(OSError, IndexError, ValueError):  # only Linux says it
-            for _ in range(5):
-                others.append(int(Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]) - 1)
-                time.sleep(0.002)
-        busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
-        os.environ.setdefault("GOMP_SPINCOUNT", "0" if busy else "1000")
     if not {"matplotlib", "IPython"} & set(sys.modules):  # figures go to files: no window, and no backend that is not there
         os.environ["MPLBACKEND"] = "agg"
     return run_program(lambda: do(sys.argv[1:] if words is None else words))

@@ -51,8 +51,8 @@ __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR',
            'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'track_progress',
            'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
            'file_state', 'HashCache', 'remembered_hash', 'file_hash', 'CachedFiles', 'note_of', 'stored_key',
-           'cache_file', 'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Rank',
-           'find_rank', 'child_environment', 'join', 'lost_contact', 'leave']
+           'cache_file', 'differing', 'fold_seed', 'scramble', 'let_waiting_threads_sleep', 'one_thread_first',
+           'uniforms', 'normals', 'Rank', 'find_rank', 'child_environment', 'join', 'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 1000  # characters; an error may quote its input, which may be one line of megabytes
@@ -1028,6 +1028,23 @@ def scramble(
     _fold(bits, 16).mul_(0x7FEB352D).bitwise_xor_(salt)
     _fold(bits, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(bits, 16)
+
+# %% ../nbs/core.ipynb #353df0b6
+def let_waiting_threads_sleep() -> None:
+    "Let torch's waiting threads sleep early, at once if other programs want the cores; the user's setting stands."
+    if "torch" in sys.modules or {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        return
+    others = []  # threads of other programs that want a core, now and for some milliseconds
+    with suppress(OSError, IndexError, ValueError):  # only Linux says it
+        for _ in range(5):
+            wanted = Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]
+            others.append(int(wanted) - 1)
+            time.sleep(0.002)
+    busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
+    os.environ["GOMP_SPINCOUNT"] = "0" if busy else "1000"
+
+
+let_waiting_threads_sleep()
 
 # %% ../nbs/core.ipynb #97839019
 @cache

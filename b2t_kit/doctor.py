@@ -492,6 +492,7 @@ def inspect_machine() -> list[Remark]:
     xla, option = "torch_xla" in versions, "--format=csv,noheader,nounits"
     requirements = importlib.metadata.requires("torch_xla") or [] if xla else []  # exact ones are in its extras
     exact = {match[1]: match[2] for line in requirements if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
+    spins, policy = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
     return [
         *inspect_packages(versions, exact),
         *inspect_start(chips, xla),
@@ -499,7 +500,7 @@ def inspect_machine() -> list[Remark]:
         *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", option),
                       _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", option)),
         Remark("threads", "ok", f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
-               f"spin {os.environ.get('GOMP_SPINCOUNT') or 'thousands of'} times, then block"),
+               + (f"spin {spins} times, then block" if spins else f"do what OMP_WAIT_POLICY={policy} says")),
         *inspect_space(free_memory(), free_bytes(host.output_folder), host.output_folder),
         *inspect_quota(_answer("kaggle", "quota", "--csv") or _answer("kaggle", "quota")),
     ]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.cli import parse
+from b2t_kit.cli import ELSEWHERE, NOT_HERE, parse
+from b2t_kit.core import KitError
 from b2t_kit.doctor import diagnose, known_failures
 from commands import ROOT, python
 
@@ -75,3 +76,43 @@ def test_commands_of_the_page_can_be_read() -> None:
     commands = [shlex.split(row) for row in re.findall(r"\| `(?:b2t|torchrun [^`]*-m b2t_kit) ([^`]*)` \|$", page, re.M)]
     assert len(commands) >= 10 and page.count("| `torchrun ") == 1
     assert all(map(parse, commands))
+
+
+# Of the reports, of the published baseline's settings and of usual programs: each once gave no answer, or a wrong one.
+OPTIONS = {
+    "--use-tpu --use_tpu --tpu --use-xla": "use --device tpu",
+    "--tpu-cores --num-cores --num_tpu_cores": "use --device tpu (one process uses all chips)",
+    "--use-amp --use_amp --mixed_precision --amp": "use --precision (auto",
+    "--half --bf16": "use --precision bfloat16",
+    "--fp16": "use --precision float16",
+    "--mode --do_train": "verbs of their own",
+    "--global-seed --random_seed": "use --seed",
+    "--num-dataloader-workers --num_workers": "use --readers",
+    "--gradient-accumulation-steps --grad-accum": "use --accumulation",
+    "--results-dir --output_dir --exp-dir": "use --out",
+    "--global-batch --global-batch-size --train_batch_size": "use --batch-size",
+    "--epochs --num_training_batches --max-epoch": "use --steps",
+    "--num-processes --num_processes --nproc_per_node --world-size": "torchrun --nproc-per-node",
+    "--gpus --num-gpus": "use --device cuda; several: torchrun",
+    "--gpu-number --gpu_id": "CUDA_VISIBLE_DEVICES",
+    "--lr_max --learning_rate": "use --lr",
+    "--grad_norm_clip_value": "use --clip-norm",
+    "--demo-every": "use --eval-every",
+}
+
+
+def test_options_of_the_reports_are_answered_by_name() -> None:
+    """By the table that the page of the field reports shows. A likeness never leads to another device or precision."""
+    page = (ROOT / "benchmarks/field_reports.md").read_text(encoding="utf-8")
+    rows = [row for answers in (ELSEWHERE, NOT_HERE) for row in answers.items()]
+    for answer, names in rows:
+        assert f"| {', '.join(f'`{name}`' for name in names.split())} | {answer} |" in page, "python tools/readme.py"
+    for names, answer in OPTIONS.items():
+        for name in names.split():
+            with pytest.raises(KitError) as refusal:
+                parse(["train", "--out", "run", name, "2"])
+            assert answer in str(refusal.value), refusal.value
+    for name in ("--use-tpus", "--use-tpuu", "--use-gpuu", "--fp15", "--tpu-core"):
+        with pytest.raises(KitError) as refusal:
+            parse(["train", "--out", "run", name])
+        assert "--device" not in str(refusal.value) and "--precision" not in str(refusal.value)

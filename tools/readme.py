@@ -1,8 +1,8 @@
 """Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
 README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
-notebooks in reading order. The tables of failures, in two languages, are written into their pages. Run it where
-the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
+notebooks in reading order. The tables of failures, in two languages, and that of other programs' options are written
+into their pages. Run it where the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
 offline.
 """
 import json
@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from b2t_kit.cli import ELSEWHERE, NOT_HERE
 from b2t_kit.doctor import known_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"
 READMES = {"index.ipynb": "README.md", "index_zh.ipynb": "README.zh.md"}
+REPORTS = ROOT / "benchmarks/field_reports.md"
 FAILURES = {"tutorials/failures.md": "en", "tutorials/failures_zh.md": "zh"}
 NOTE = "<!-- Written by tools/readme.py from nbs/{}: edit the notebook. -->"
 FOLDERS = {  # in reading order
@@ -73,6 +75,16 @@ def failures_table(language: str, reported: bool) -> str:
             rows.append([symptom, *middle, failure.versions, thread, tests])
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *escaped))
+
+
+def options_table() -> str:
+    "What `b2t` answers to the options of other programs, as a Markdown table."
+    rows = [("your option", "here")]
+    for answers in (ELSEWHERE, NOT_HERE):
+        rows += [(", ".join(f"`{name}`" for name in names.split()), answer.replace("|", "\\|"))
+                 for answer, names in answers.items()]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "| --- | --- |", *lines[1:]])
 
 
 def cells_of(notebook: Path) -> list[dict]:
@@ -148,6 +160,9 @@ def main() -> None:
         for reported in (True, False):
             text = with_table(text, failures_table(language, reported))
         (NOTEBOOKS / name).write_text(text, encoding="utf-8")
+    if REPORTS.exists():  # a copy of the notebooks and the package alone has no benchmarks
+        text = with_table(REPORTS.read_text(encoding="utf-8"), options_table())
+        REPORTS.write_text(text, encoding="utf-8")
     (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():
         text = "\n\n".join([NOTE.format(name), *sections(cells_of(NOTEBOOKS / name))]) + "\n"
