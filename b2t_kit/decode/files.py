@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OTHER_FILES', 'UNNAMED', 'ORDERS', 'check_logits', 'LogitTrial', 'keys_of', 'places_of', 'read_trials', 'trials_of',
-           'class_order', 'likeness_to_english', 'check_classes', 'Hypothesis', 'posteriors', 'with_confidences',
-           'DecodedTrial', 'write_nbest', 'read_nbest', 'with_choices', 'marks_of']
+           'class_order', 'likeness_to_english', 'direction', 'check_classes', 'Hypothesis', 'posteriors',
+           'with_confidences', 'DecodedTrial', 'write_nbest', 'read_nbest', 'with_choices', 'marks_of']
 
 # %% ../../nbs/decode/files.ipynb #ba114231
 import json
@@ -13,9 +13,11 @@ import math
 import pickle
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +398,7 @@ ORDERS = {"the blank last": [len(PHONEMES) - 1, *range(len(PHONEMES) - 1)],  # p
           "the silence before the phonemes": [0, *range(2, len(PHONEMES)), 1],
           "the silence first and the blank last": [SILENCE, *range(1, SILENCE), 0]}
 _FEW_SOUNDS = 60  # too few to judge
+_ENOUGH = 200  # trials that tell as much as all
 _FEW_FRAMES = 100  # of all trials alike, if they are fewer than the trials: the axes may be exchanged
 
 # %% ../../nbs/decode/files.ipynb #b72bcad1
@@ -408,10 +411,113 @@ def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = ran
     expected = real_counts()[1][1:SILENCE]
     return float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1]) if len(labels) >= _FEW_SOUNDS else math.nan
 
+# %% ../../nbs/decode/files.ipynb #8e8f5bbc
+def _disguised(rows: np.ndarray) -> str:
+    "Return what values (frames, classes) are, if they are probabilities in another dress; empty if they are not."
+    if 0 <= rows.min() and rows.max() <= 1:
+        return "are between 0 and 1, as probabilities are"
+    if not np.isfinite(rows).all():
+        return ""
+    forms = {"are probabilities, scaled or shifted": rows}
+    if rows.min() > 0:
+        forms["are the exponentials of probabilities"] = np.log(rows)
+    if 0 <= rows.min() and rows.max() < 0.7:
+        forms["are ln(1 + p) of probabilities"] = np.expm1(rows)
+    for name, values in forms.items():
+        gains = values - values.min(axis=1, keepdims=True)
+        sums = gains.sum(axis=1)  # 1 for probabilities, most of it for the best class, and a part for the second
+        second, best = np.partition(gains, -2, axis=1)[:, -2:].T
+        if (sums.std() < 0.02 * sums.mean() and np.median(best / np.maximum(sums, 1e-9)) > 0.3
+                and (second > 0.02 * sums).mean() > 0.02):
+            return name
+    return ""
+
+# %% ../../nbs/decode/files.ipynb #e9d666f8
+def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
+    "Say which trials cannot be what one network made of different recordings, whatever its classes are."
+    said, many = [], len(trials)
+    contents = Counter(trial.logits.tobytes() for trial in trials)
+    copies = sum(contents.values()) - len(contents)
+    if copies:
+        said.append(f"{copies} of {many} trials are exact copies of others: was one trial written for several?")
+    frames = sum(len(trial.logits) for trial in trials)
+    still = sum(int((trial.logits[1:] == trial.logits[:-1]).all(axis=1).sum()) for trial in trials)
+    if still > 0.4 * frames:
+        said.append(f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network stand still?")
+    silent = sum(not collapse(trial.logits.argmax(axis=1)) for trial in trials)
+    if silent > 0.5 * many:
+        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no words; "
+                    "is the network trained, and class 0 its blank?")
+    return said
+
+# %% ../../nbs/decode/files.ipynb #53fc47c2
+@cache
+def _pronunciations() -> frozenset[str]:
+    "Return all pronunciations of the dictionary."
+    return frozenset(form for forms in dictionary().values() for form in forms.split("\t"))
+
+
+@cache
+def _pairs() -> np.ndarray:  # (41, 41) float64
+    "Return ln P of a sound after another in the words of the dictionary; a silence stands before and after a word."
+    classes = {name: number for number, name in enumerate(PHONEMES)}
+    spoken = " SIL ".join(["", *sorted(_pronunciations()), ""]).split()
+    labels = np.array([classes[name] for name in spoken])
+    counts = np.bincount(labels[:-1] * len(PHONEMES) + labels[1:], minlength=len(PHONEMES) ** 2) + 0.5
+    counts = counts.reshape(len(PHONEMES), -1)
+    return np.log(counts / counts.sum(axis=1, keepdims=True))
+
+
+def direction(labels: Sequence[Sequence[int]]) -> float:  # standard errors; NaN if there are too few
+    "Return how much more the sounds of some trials are like words read forwards than like words read backwards."
+    pairs = np.array([pair for one in labels for pair in pairwise(one)], np.int64).reshape(-1, 2)
+    if len(pairs) < _FEW_SOUNDS:
+        return math.nan
+    first, second = pairs.T
+    gains = _pairs()[first, second] - _pairs()[second, first]
+    return float(gains.mean() / (gains.std() / math.sqrt(len(gains)) + 1e-9))
+
+# %% ../../nbs/decode/files.ipynb #753f0513
+def _strange_words(labels: Sequence[Sequence[int]]) -> list[str]:
+    "Say why collapsed best paths cannot be English: their direction, their pauses, or the words between these."
+    if direction(labels) < -2:
+        return ["the sounds are like English words read backwards: if the frames run from the end to the beginning, "
+                "turn them round"]
+    texts = [" ".join(PHONEMES[label] for label in one).split(PHONEMES[SILENCE]) for one in labels]
+    words = [word.strip() for text in texts for word in text if word.strip()]
+    sounds, pauses = (sum(map(count, labels)) for count in (_num_sounds, _num_pauses))
+    if sounds < _FEW_SOUNDS or not words:
+        return []
+    if not 1.8 * len(words) < sounds < 12 * len(words):
+        return [f"there is a silence after {sounds / len(words):.1f} sounds on average, and English words have 3 or 4: "
+                f"is the last class ({PHONEMES[SILENCE]}) that of the silence between words?"]
+    known = [word in _pronunciations() for word in words if " " in word]
+    if known and np.mean(known) + 1 / math.sqrt(len(known)) < 0.22:  # .25 at 40 % phoneme errors
+        return [f"of the words that the likeliest classes spell, {np.mean(known):.0%} are English: the classes or the "
+                "frames may have another order, or the network is hardly trained"]
+    ends = sum(one[-1] == SILENCE for one in labels if len(one))
+    if len(labels) >= 8 and 0.05 * len(labels) < ends < 0.5 * len(labels) and pauses > 0.1 * (sounds + pauses):
+        return [f"{len(labels) - ends} of {len(labels)} trials do not end with a silence, and others do: were frames "
+                "cut off, or exchanged?"]
+    return []
+
+# %% ../../nbs/decode/files.ipynb #0dce49f6
+def _num_sounds(labels: Sequence[int]) -> int:
+    return sum(label != SILENCE for label in labels)
+
+
+def _num_pauses(labels: Sequence[int]) -> int:
+    return sum(label == SILENCE for label in labels)
+
 # %% ../../nbs/decode/files.ipynb #58a52b69
 def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
-    "Return a warning about the logits of another program; raise `KitError` if their classes have another order."
-    said, source = [], trials[0].name.partition(", ")[0]
+    """Return warnings about the logits of another program; raise `KitError` if they are probabilities, or if their
+    classes have another order."""
+    source = trials[0].name.partition(", ")[0]
+    columns = trials[0].order.place >= 0
+    if disguise := _disguised(np.concatenate([trial.logits[:, columns] for trial in trials[:_ENOUGH]])):
+        raise KitError(f"{source}: its values {disguise}; give logits, or the logarithms of probabilities")
+    said = [*dict.fromkeys(note for trial in trials for note in trial.notes), *_strange_arrays(trials)]
     if padded := [trial for trial in trials if trial.padding]:
         said.append(f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} trials have the "
                     "same value in all classes: padding, which was cut off")
@@ -422,7 +528,8 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     if trials[0].order.names != PHONEMES:
         return said
     score, best = likeness_to_english(trials), ""
-    labels = [label for trial in trials for label in collapse(trial.logits.argmax(axis=1))]
+    paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
+    labels = [label for path in paths for label in path]
     # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the silence, which are .23;
     # of a weak network's, whose sounds are as in no English text, up to .40 are silences
     if score > 0.5 and labels.count(SILENCE) > 0.45 * len(labels):
@@ -438,7 +545,7 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     if best:
         raise KitError(f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the name "
                        f"of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., {PHONEMES[-1]})")
-    return said
+    return said if score < 0.2 else said + _strange_words(paths)
 
 # %% ../../nbs/decode/files.ipynb #d170345f
 @dataclass(frozen=True)
