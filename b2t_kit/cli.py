@@ -575,7 +575,7 @@ class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
 class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
     "Decode a run's recordings, or another program's logits, to sentences."
     # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in HDF5, .npy, .npz,
-    # .pt or .safetensors, whose names are the trials'
+    # .pt or .safetensors, whose names are the trials'; --data can then be a table of what was said
     logits: OptionalFile = None
     # order of the classes in --logits, if another program has them in another order: a name a line, or a vocab.json
     tokens: OptionalFile = None
@@ -607,8 +607,8 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
             return
         source: LogitSource
         if kind == "logits":
-            refuse(self, "is for a run; leave it out", "adapt", "data", "split", "device", "model")
-            source = LogitsFile(str(self.logits), self.tokens)
+            refuse(self, "is for a run; leave it out", "adapt", "split", "device", "model")
+            source = LogitsFile(str(self.logits), self.tokens, self.data)
         elif adapt:
             source = AdaptedRun(str(self.run), self.data, self.split, self.device, adapt=adapt)
         else:
@@ -629,7 +629,8 @@ class WritesModel(Verb):
 @dataclass(frozen=True, kw_only=True)
 class Excludes(WritesModel):
     "A verb that keeps sentences out of a model."
-    # sentences that will be scored, to be kept out of the model: text, CSV, or a folder of recordings
+    # sentences that will be scored, to be kept out of the model: text, a table (CSV, JSON lines, Kaldi's text), or a
+    # folder of recordings
     exclude: Files = ()
     leaks: Literal["refuse", "drop"] = "refuse"  # refuse a text with such sentences, or drop those lines
 
@@ -781,28 +782,38 @@ class CheckSubmission(Verb):
 @dataclass(frozen=True)
 class ScoreSentences(Verb):
     "Score sentences against references: word error rate with its confidence interval."
-    reference: File  # what was said (CSV): columns id and text, or sentence_label with session, block_num and trial_num
-    hypothesis: File  # what was decoded (CSV): the same columns
+    # what was decoded, and what was said: tables (CSV), JSON lines, Kaldi's text, sclite's .trn, or a sentence a line
+    files: Positional[Annotated[tuple[str, ...], arg(metavar="[HYPOTHESIS REFERENCE]"), UNSET]] = ()
+    reference: OptionalFile = None  # what was said; instead of the second file
+    hypothesis: OptionalFile = None  # what was decoded; instead of the first file
     json: OptionalFile = None  # also write the result to this file
 
     def act(self) -> None:
         from b2t_kit.output.submission import score
 
-        print(score(self.reference, self.hypothesis, self.json))
+        named = [file for file in (self.hypothesis, self.reference) if file]
+        files = [*self.files, *named]
+        if len(files) != 2 or len(named) == 1:
+            raise KitError("give two files, HYPOTHESIS REFERENCE, what was decoded and what was said; or both by name: "
+                           "--hypothesis and --reference")
+        print(score(files[1], files[0], self.json))
 
 # %% ../nbs/cli.ipynb #13c8391c
 @dataclass(frozen=True)
 class CombineSentences(Verb):
     "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
-    # of several decoders: tables (CSV), JSON lines (.jsonl), lines or Kaldi's text; logits (.hdf5, .npy, .npz, .pt)
+    # of several decoders: tables (CSV), JSON lines, Kaldi's text, sclite's .trn, or a sentence a line; logits
+    # (.hdf5, .npy, .npz, .pt)
     files: Positional[Files]
     out: File  # file to write (CSV); a submission where the trials have ids
-    references: OptionalFile = None  # what was said (CSV): also score each file, the combination and the best of all
+    references: OptionalFile = None  # what was said: also score each file, the combination and the best of all
+    # order of the classes in logits, if another program has them in another order: a name a line, or a vocab.json
+    tokens: OptionalFile = None
 
     def act(self) -> None:
         from b2t_kit.output.combine import combine_files
 
-        print(combine_files(self.files, self.out, self.references), f"in {printable(self.out)}")
+        print(combine_files(self.files, self.out, self.references, self.tokens), f"in {printable(self.out)}")
 
 # %% ../nbs/cli.ipynb #94e10dec
 @dataclass(frozen=True)

@@ -430,8 +430,12 @@ def new_folders(folder: str | Path) -> Iterator[Path]:
         raise
 
 # %% ../nbs/core.ipynb #6dddb55a
-def check_target(path: str | Path) -> None:
-    "Raise `KitError` if no file can be written at `path`, whose folder need not exist; makes nothing itself."
+def check_target(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise `KitError` if no file can be written at `path`, whose folder need not exist, or if it is one of the files that
+    are read for it; makes nothing itself."""
+    for source in inputs:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise KitError(f"{path}: is also read, and would be overwritten; choose another name")
     path, folder = Path(path), existing(Path(path).absolute().parent)
     if os.path.exists(path) and not os.path.isfile(path):
         raise KitError(f"{path}: is not a plain file; choose another name")

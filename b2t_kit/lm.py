@@ -14,10 +14,8 @@ __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'LEAST', 
            'mixture_weights', 'mixed', 'mix_language_models']
 
 # %% ../nbs/lm.ipynb #2a2d51cd
-import csv
 import gzip
 import hashlib
-import io
 import json
 import math
 import os
@@ -25,7 +23,7 @@ import re
 import sys
 import zlib
 from array import array as growing
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce
@@ -36,11 +34,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .compiled import compiled, version_of
-from .core import KitError, check_target, track_progress, free_memory, parse_json, printable, read_text
-from .core import regular_file, remembered_hash, report_progress, written_aside, locked
-from .core import new_folders
+from .core import check_target, free_memory, KitError, locked, new_folders, parse_json
+from .core import printable, read_text, regular_file, remembered_hash, report_progress
+from .core import track_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
-from .text.phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, check_word, normalise, normalise_lines
+from .text.phonemes import UNKNOWN_WORD, check_word, normalise, normalise_lines
+from .text.tables import MISSING_LINE, Losses, read_lines, read_sentence, utterance_kind
 
 # %% ../nbs/lm.ipynb #447701c3
 UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
@@ -690,8 +689,6 @@ def format_of(path: str | Path) -> str:
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
-_LOSSES = {"letters beyond a to z": FOREIGN_LETTER, "digits": re.compile("[0-9]"),  # what costs words comes first
-           "web addresses": re.compile(r"://|www\."), "marks such as <s>": MARKER}
 
 
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
@@ -699,9 +696,9 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
     if not isinstance(text, (str, Path)):
         for part in chunks(len(text), 20_000):
             block = "\n".join(" ".join(line.split("\n")) for line in text[part])
-            yield "the sentences", part.start + 1, normalise_lines(block)
+            yield "the sentences", part.start + 1, normalise_lines(MISSING_LINE.sub("", block))
         return
-    losses, examples = Counter[str](), dict[str, str]()
+    losses = Losses()
     for number, lines in line_blocks(text):
         data = b"\n".join(lines)
         try:
@@ -712,39 +709,25 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
                            "iconv") from None
         if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
-        for kind, pattern in _LOSSES.items():
-            if matches := len(pattern.findall(block)):
-                losses[kind] += matches
-                example = next(line.strip() for line in block.split("\n") if pattern.search(line))
-                examples.setdefault(kind, example)
-        yield str(text), number, normalise_lines(block)
-    if losses:
-        example = next(examples[kind] for kind in _LOSSES if kind in examples)
-        reading = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
-        advice = "; spell out what is spoken" if losses.keys() - {"marks such as <s>"} else ""
-        summary = ", ".join(f"{count:,} {kind}" for kind, count in losses.items())
-        report_progress(f"{Path(text).name}: {summary} cannot be kept: {printable(example)[:60]!r} is read as "
-                        f"{reading[:60]!r}{advice}")
+        if number == 1 and len(lines) > 1 and (kind := utterance_kind(block.split("\n")[:1000])):
+            raise KitError(f"{text}: line 1: its {kind} word names an utterance, in each line; give the sentences alone")
+        losses.look(block)
+        yield str(text), number, normalise_lines(MISSING_LINE.sub("", block))
+    if told := str(losses):
+        report_progress(f"{Path(text).name}: {told}")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones
     "Return sentences: of recordings, those for training but the quarantined; raise `KitError` if there are none."
-    path, sentences = Path(source), list[str]()
+    path = Path(source)
     if path.is_dir():
         with Recordings(path, "train") as recordings:
-            sentences = [normalise(info.sentence, True) for info in recordings.infos
-                         if info.sentence and not info.quarantine]
-    elif path.suffix.lower() == ".csv":
-        try:
-            table = csv.DictReader(io.StringIO(read_text(path), newline=""))
-            column = next((name for name in ("sentence_label", "sentence") if name in (table.fieldnames or ())), None)
-            if column is None:
-                raise KitError(f"{path}: has no column 'sentence_label' or 'sentence'")
-            sentences = [normalise(row[column] or "", True) for row in table]
-        except csv.Error as error:
-            raise KitError(f"{path}: is not a CSV table ({error})") from error
-    else:
+            sentences = [normalise(info.sentence) for info in recordings.infos
+                         if read_sentence(info.sentence) and not info.quarantine]
+    elif path.suffix.lower() == ".gz":
         sentences = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
+    else:
+        sentences = [normalise_lines(line.votes[0][0]) for line in read_lines(path, "said", needs_names=False)]
     if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
         raise KitError(f"{source}: has no sentence")
     return sentences
@@ -965,7 +948,7 @@ class LeakGuard:
         sentences: Iterable[str],  # that will be scored, as written
         action: Leaks = "refuse",  # the text, or drop lines with such sentences
     ):
-        self.sentences = {normalise(sentence, True) for sentence in sentences} - {""}
+        self.sentences = {normalise(sentence) for sentence in sentences} - {""}
         self.action, self.leaks = action, list[tuple[str, str]]()  # sentence, and where it was found
         self._long: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for words in sorted(tuple(sentence.split()) for sentence in self.sentences):
@@ -1004,7 +987,7 @@ class LeakGuard:
 # %% ../nbs/lm.ipynb #af072fa6
 def fingerprints(sentences: Iterable[str]) -> np.ndarray:  # (K,) uint64, sorted, unique
     "Return hashes by which sentences can be recognised."
-    normal = {normalise(sentence, True) for sentence in sentences} - {""}
+    normal = {normalise(sentence) for sentence in sentences} - {""}
     digests = [hashlib.blake2b(sentence.encode(), digest_size=8).digest() for sentence in normal]
     return np.unique(np.frombuffer(b"".join(digests), "<u8").astype(np.uint64))
 

@@ -8,8 +8,9 @@ __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPL
            'people_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
            'quarantine_text', 'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut',
            'SourceDay', 'SourceTrial', 'Note', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days',
-           'checked_labels', 'check_source_trial', 'day_scales', 'splits_of', 'overlap', 'leaked', 'order_notes',
-           'rate_notes', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
+           'checked_labels', 'check_source_trial', 'with_known_sentence', 'day_scales', 'splits_of', 'overlap',
+           'leaked', 'order_notes', 'rate_notes', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete',
+           'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -40,6 +41,7 @@ from .dataset import Fault, Recordings, Signal, Trial, check_features, check_spl
 from .dataset import entries_of, fault_lines, find_recordings, open_file, read_attribute, reading, sessions_of
 from ..text.g2p import guessed_words, sentence_to_phonemes
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
+from ..text.tables import read_sentence
 
 # %% ../../nbs/data/convert.ipynb #504cbb24
 class _Disk(io.FileIO):
@@ -613,6 +615,16 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
             check_text(one.sentence)
             checked_labels(importer, one.sentence)
 
+# %% ../../nbs/data/convert.ipynb #548e2115
+def with_known_sentence(one: SourceTrial) -> SourceTrial:
+    "Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its split needs one."
+    if not one.sentence or read_sentence(one.sentence) is not None:
+        return one
+    if one.split in ("train", "val"):
+        raise Fault(one.path, one.place, "", f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; "
+                    f"a trial of {one.split} needs one; without, its split is test")
+    return replace(one, sentence=None)
+
 # %% ../../nbs/data/convert.ipynb #66d69482
 def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """By group, the mean of each channel over the trials that are z-scored together, and what is divided by: the standard
@@ -712,6 +724,7 @@ class Converted:
     faults: list[Fault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)  # what is odd, and refuses nothing
     foreign: int = 0  # sentences with letters beyond a to z, whose phonemes are of what is left
+    missing: list[str] = field(default_factory=list)  # trials whose sentence stands for a missing value
     guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
@@ -722,6 +735,9 @@ class Converted:
         suffix = f"; {self.kept} days were complete before" if self.kept else ""
         lines = [*notes, f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
         lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
+        if self.missing:
+            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing value, and are of the "
+                         f"test split: {', '.join(self.missing[:5])}")
         if self.foreign:
             lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
                          "write them with a to z")
@@ -743,8 +759,11 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
                 continue
             if isinstance(item, Fault):
                 raise item
-            check_source_trial(importer, item, earlier)
-            trials.append(item)
+            known = with_known_sentence(item)
+            check_source_trial(importer, known, earlier)
+            trials.append(known)
+            if known is not item:
+                done.missing.append(f"{item.place} of {item.path.name} ({str(item.sentence).strip()!r})")
         except Fault as fault:
             faults.append(fault)
     if not trials and not faults:

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..compiled import compiled
-from ..core import KitError, check_bounds, number_in, read_text, to_dict
+from ..core import KitError, check_bounds, number_in, read_text, report_progress, to_dict
 from .align import combine, forced_align, pronunciation_arrays, add_quiet
 from .files import Hypothesis, check_logits, with_confidences
 from ..lm import LanguageModel, follow, sentence_scores
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..text.lexicon import Lexicon, Trie, build_trie, check_word
-from ..text.phonemes import BLANK, PHONEMES, SILENCE
+from ..text.phonemes import BLANK, PHONEMES, SILENCE, plain_typography
 
 # %% ../../nbs/decode/search.ipynb #dfc6c2b4
 class Limits(NamedTuple):
@@ -381,34 +381,57 @@ class Hotword:
     boost: float = 0.0  # added to ln P of the word
 
 # %% ../../nbs/decode/search.ipynb #cde86237
+# words of phrases that are not expected for the phrase's sake
+_LINKING = frozenset("a an and at de for in la of on the to".split())
+
+
+def _is_phrase(word: str, fields: Sequence[str]) -> bool:
+    "Return whether what follows a word are more words, rather than its phonemes."
+    sounds = [field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields]
+    return bool(fields) and (not any(sounds) or len(fields) == 1 and len(word) > 3)  # new york, plan b
+
+
 def parse_hotwords(
     lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation on a line of its own; `#` comments
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
-    "Return the words of a list; raise `KitError` with the line at fault."
-    tokens = (line.split("#")[0].lower().replace("\u2019", "'").split() for line in lines)
+    "Return the words of a list; raise `KitError` with the line at fault. Of a phrase, each word is expected."
+    tokens = (plain_typography(line.split("#")[0]).lower().split() for line in lines)
     rows = list(islice((row for row in enumerate(tokens, 1) if row[1]), _MAX_HOTWORDS + 1))
     hotwords: dict[str, Hotword] = {}
+    phrases = list[str]()
     if not 0 < len(rows) <= _MAX_HOTWORDS:
         raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
                        "list this long as a lexicon (--lexicon)")
     for number, (head, *fields) in rows:
         word, boost = re.sub(r"\([0-9]+\)$", "", head), None
+        forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
             if max(len(word), len(fields)) > _LONGEST_HOTWORD:
                 raise ValueError(f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
-            check_word(word)
             if fields and fields[-1][0] in "+-.0123456789":
                 boost = number_in(fields.pop(), float)
                 if abs(boost) > _MAX_BOOST:
                     raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
-            pronunciation = parse_pronunciation(" ".join(fields).upper()) if fields else None
-            forms = (pronunciation,) if pronunciation else tuple((own or Pronouncer()).pronounce(word))
+            if _is_phrase(word, fields):
+                words = [one for one in (word, *fields) if one not in _LINKING] or [word]
+                phrases.append(" ".join((word, *fields)))
+                fields = []
+            else:
+                words = [word]
+            for one in words:
+                check_word(one)
+                forms[one] = tuple((own or Pronouncer()).pronounce(one)) if not fields else ()
+            if fields:
+                forms[word] = (parse_pronunciation(" ".join(fields).upper()),)
         except (KitError, ValueError) as error:
             raise KitError(f"{source}, line {number}: {error}") from None
-        previous = hotwords.get(word, Hotword(word, ()))
-        hotwords[word] = Hotword(word, previous.forms + forms, previous.boost if boost is None else boost)
+        for one, spoken in forms.items():
+            previous = hotwords.get(one, Hotword(one, ()))
+            hotwords[one] = Hotword(one, previous.forms + spoken, previous.boost if boost is None else boost)
+    if phrases:
+        report_progress(f"{Path(source).name}: each word of a phrase is expected by itself, such as of {phrases[0]!r}")
     return list(hotwords.values())
 
 # %% ../../nbs/decode/search.ipynb #075526f2

@@ -190,7 +190,7 @@ def fit_to_sentences(
     pairs = []
     for index, sentence in enumerate(sentences):
         try:
-            text = normalise(sentence or "", map_apostrophes=True)
+            text = normalise(sentence or "")
             is_phonemes = order.names == PHONEMES
             pairs.append((index, to_ids(sentence_to_phonemes(text)) if is_phonemes else order.spelled(text)))
         except KitError:  # digits, or letters of another script

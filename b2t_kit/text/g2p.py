@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from ..core import KitError, read_text
-from .phonemes import FEATURES, PHONEMES, SILENCE, check_word, join_words, normalise
+from .phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words, normalise
+from .phonemes import normalise_lines
 
 # %% ../../nbs/text/g2p.ipynb #f6ee0532
 Pronunciation = tuple[str, ...]  # phoneme names without stress and without silence
@@ -254,14 +255,16 @@ def sentence_to_phonemes(
     sentence: str,  # any text without digits
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary
 ) -> list[str]:  # names with a "|" after every word
-    "Return the labels of a sentence, as phoneme names; raise `KitError` if it contains digits."
+    "Return the labels of a sentence, as phoneme names; raise `KitError` if it contains digits or `<unk>`."
     if any(character.isdigit() for character in sentence):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
-    words = normalise(sentence, map_apostrophes=True).split()
+    if UNKNOWN_WORD in (line := normalise_lines(" ".join(sentence.split("\n")))):
+        raise KitError(f"{sentence!r} contains a mark of an unknown word: write the word that was said")
+    words = line.split()
     pronouncer = lexicon or _LEXICON
     return join_words(pronouncer.pronounce(word)[0] for word in words if _LETTER.search(word))
 
 
 def guessed_words(sentence: str) -> list[str]:
     "Return the words of a sentence that the CMU dictionary does not have, so that their phonemes are guessed."
-    return [word for word in normalise(sentence, map_apostrophes=True).split() if word not in _LEXICON]
+    return [word for word in normalise(sentence).split() if word not in _LEXICON]

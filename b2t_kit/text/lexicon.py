@@ -141,9 +141,9 @@ class ClassOrder(NamedTuple):
     def spelled(self, sentence: str) -> list[int]:
         "Return the columns of a sentence's characters, without stops; raise `KitError` for one that it lacks."
         column = {name: number for number, name in enumerate(self.names)} | {" ": SILENCE}
-        if unknown := [letter for letter in normalise(sentence, map_apostrophes=True) if letter not in column]:
+        if unknown := [letter for letter in normalise(sentence) if letter not in column]:
             raise KitError(f"the label set has no {unknown[0]!r}")
-        return [column[letter] for letter in normalise(sentence, map_apostrophes=True)]
+        return [column[letter] for letter in normalise(sentence)]
 
     def symbols(self, labels: Iterable[int]) -> list[str]:
         "Return the names of columns without blanks, with the end of a word as |."
@@ -188,7 +188,7 @@ def order_of(names: Sequence[str], source: str) -> ClassOrder:
 # %% ../../nbs/text/lexicon.ipynb #ae9a06a6
 def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a silence after every word
     "Return the classes of a sentence, with the most common pronunciations; raise `KitError` for unknown words."
-    words = normalise(sentence, map_apostrophes=True).split()
+    words = normalise(sentence).split()
     if unknown := [word for word in words if word not in lexicon]:
         raise KitError(f"not in the lexicon: {', '.join(map(repr, unknown))}")
     return [phoneme for word in words for phoneme in (*lexicon.forms[word][0], SILENCE)]
@@ -196,7 +196,7 @@ def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a sil
 # %% ../../nbs/text/lexicon.ipynb #d881c199
 def missing_words(lexicon: Lexicon, sentences: Iterable[str]) -> str:  # one line; empty if all words can be decoded
     "Say how many words of some sentences the lexicon lacks, with the ten most frequent."
-    words = [word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split()]
+    words = [word for sentence in sentences for word in normalise(sentence).split()]
     missing = Counter(word for word in words if word not in lexicon)
     if not missing:
         return ""

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
            'FOREIGN_LETTER', 'UNKNOWN_WORD', 'MARKER', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse',
-           'join_words', 'normalise', 'normalise_lines', 'check_word']
+           'join_words', 'remove_punctuation', 'plain_typography', 'normalise_lines', 'normalise', 'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
+import html
 import itertools
 import re
 import string
@@ -154,48 +155,97 @@ def join_words(words: Iterable[Sequence[str]]) -> list[str]:  # one flat sequenc
 _KEPT = (string.ascii_letters + "-' ").encode()
 _DROPPED = bytes(set(range(256)) - set(_KEPT))
 _LOWER = bytes.maketrans(string.ascii_uppercase.encode(), string.ascii_lowercase.encode())
-_REWRITES = (("- ", " "), ("--", ""), (" '", "'"))  # in this order
-FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z\u02bc]")  # which scored text leaves out; U+02BC is an apostrophe
 
 
-def _with_straight_apostrophes(text: str) -> str:
-    for apostrophe in "\u2019\u2018\u02bc\uff07":
-        text = text.replace(apostrophe, "'")
+def remove_punctuation(sentence: str) -> str:
+    "Return a sentence as the function of this name in nejm-brain-to-text does."
+    text = sentence.encode("ascii", "ignore").translate(_LOWER, _DROPPED).decode()
+    text = text.replace("- ", " ").replace("--", "").replace(" '", "'")
+    return " ".join(text.split())
+
+# %% ../../nbs/text/phonemes.ipynb #c775de31
+FOREIGN_LETTER = re.compile("[^\\W\\d_A-Za-z\u02b9\u02bb\u02bc\ua78c]")  # beyond a to z; those four are apostrophes
+_PLAIN = {
+    **dict.fromkeys("\u2019\u2018\u201b\u02b9\u02bb\u02bc\ua78c\uff07\u00b4\u2032", "'"),
+    **dict.fromkeys("\u2010\u2011\ufe63\uff0d", "-"),
+    **dict.fromkeys("\u00ad\u200c\u200d\u2060\ufeff", ""),  # soft hyphens, joiners, byte order marks
+    **dict.fromkeys(map(chr, range(0x300, 0x370)), ""),  # accents that follow their letter
+}
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_MISREAD = "\u00e2\u20ac"  # how the bytes of a typographic mark begin, read as Windows-1252
+
+
+def _plain(character: re.Match) -> str:
+    return _PLAIN.get(character[0], character[0] if character[0].isalnum() else " ")
+
+
+def plain_typography(text: str) -> str:
+    "Return text with the plain form of each typographic character; lines stay lines."
+    if not text.isascii():
+        text = text.replace(f"{_MISREAD}\u2122", "'").replace(f"{_MISREAD}\u02dc", "'")
+        text = _NOT_ASCII.sub(_plain, text)
+    return text.replace("``", " ").replace("''", " ").replace("`", "'")
+
+# %% ../../nbs/text/phonemes.ipynb #1985dfd7
+_ENTITY = re.compile("&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
+
+
+def _character(entity: re.Match) -> str:
+    character = html.unescape(entity[0])
+    return " " if character.isspace() else character
+
+
+def _unescaped(text: str) -> str:
+    for _ in range(2):
+        if "&" in text:
+            text = _ENTITY.sub(_character, text)
     return text
+
+# %% ../../nbs/text/phonemes.ipynb #dc7eff19
+_SHORT = "d|ll|m|n|re|s|t|ve|bout|cause|course|cuse|em|frisco|gain|kay|nother|round|til|till|tis|twas"
+_QUOTED = re.compile(rf"'(?<!\S')(?!(?:{_SHORT})\b)((?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))+)(?<!\s)'(?![A-Za-z])", re.I)
+_JOINED = re.compile(r"\.\.+|\.(?<=[a-z][a-z]\.)(?=[A-Z][a-z])")
+
+
+def _separated(text: str) -> str:
+    "Return text with spaces for quotation marks, dots between words, and full stops without a space."
+    return _JOINED.sub(" ", _QUOTED.sub(r" \1 ", text))
+
+# %% ../../nbs/text/phonemes.ipynb #a3aaff54
+UNKNOWN_WORD = "\0"  # what `<unk>` in a text becomes
+MARKER = re.compile(r"</?[a-z][a-z0-9_-]{0,15} ?/?>|\[(?:unk|pad|cls|sep|mask|bos|eos)\]", re.IGNORECASE)
+
+
+def _unmarked(text: str) -> str:
+    def meaning(marker: re.Match) -> str:
+        return f" {UNKNOWN_WORD} " if marker[0].lower()[1:-1] in ("unk", "oov") else " "
+
+    text = text.replace(UNKNOWN_WORD, "")
+    return MARKER.sub(meaning, text) if "<" in text or "[" in text else text
+
+# %% ../../nbs/text/phonemes.ipynb #0474ba63
+_SEPARATORS = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f" + b'!"#$%&()*+,/:;<=>?@[\\]^_{|}~'
+_LOWER_SPACED = bytes.maketrans(_SEPARATORS, b" " * len(_SEPARATORS)).translate(_LOWER)
+_DROPPED_OF_LINES = _DROPPED.translate(None, _SEPARATORS + b"\n\0")
+_LONE_HYPHEN = re.compile("-(?:-+|(?<![a-z']-)|(?![a-z']))")
+
+
+def normalise_lines(text: str) -> str:  # the same lines, normalised, with as many spaces as come
+    "Return many lines normalised at once; `<unk>` in them becomes `UNKNOWN_WORD`."
+    text = _separated(plain_typography(_unmarked(_unescaped(text))))
+    text = text.encode("ascii", "ignore").translate(_LOWER_SPACED, _DROPPED_OF_LINES).decode()
+    return _LONE_HYPHEN.sub(" ", text).replace(" '", "'")
 
 # %% ../../nbs/text/phonemes.ipynb #a176be39
 def normalise(
     sentence: str,  # any text
-    map_apostrophes: bool = False,  # first turn typographic apostrophes into straight ones
+    typography: bool = True,  # False: by the published rules alone
 ) -> str:  # lower-case words of a-z, hyphen and apostrophe, separated by single spaces
-    "Return text as it is scored; by default equal to `remove_punctuation` of nejm-brain-to-text."
-    if map_apostrophes:
-        sentence = _with_straight_apostrophes(sentence)
-    text = sentence.encode("ascii", "ignore").translate(_LOWER, _DROPPED).decode()
-    for old, new in _REWRITES:
-        text = text.replace(old, new)
-    return " ".join(text.split())
-
-# %% ../../nbs/text/phonemes.ipynb #0474ba63
-UNKNOWN_WORD = "\0"  # what `<unk>` in a text becomes
-MARKER = re.compile("<unk>|</?s>", re.IGNORECASE)  # of sentences, in texts for language models
-_OTHER_SPACE = re.compile(r"[^\S\n ]")
-_SPACES = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f"
-_LOWER_SPACED = bytes.maketrans(_SPACES, b" " * len(_SPACES)).translate(_LOWER)
-_DROPPED_OF_LINES = _DROPPED.translate(None, _SPACES + b"\n\0")
-
-
-def normalise_lines(text: str) -> str:  # the same lines, normalised, with as many spaces as come
-    "Return many lines normalised at once, typographic apostrophes as straight ones."
-    text = text.replace(UNKNOWN_WORD, "")
-    if "<" in text:
-        text = MARKER.sub(lambda marker: f" {UNKNOWN_WORD} " if "u" in marker[0].lower() else " ", text)
-    if not text.isascii():
-        text = _OTHER_SPACE.sub(" ", _with_straight_apostrophes(text))
-    text = text.encode("ascii", "ignore").translate(_LOWER_SPACED, _DROPPED_OF_LINES).decode()
-    for old, new in _REWRITES:
-        text = text.replace(old, new)
-    return text
+    "Return a sentence as it is scored, without marks such as `<unk>`."
+    if not typography:
+        return remove_punctuation(sentence)
+    line = normalise_lines(" ".join(sentence.split("\n")))
+    return " ".join(line.replace(UNKNOWN_WORD, " ").split())
 
 # %% ../../nbs/text/phonemes.ipynb #b8a2deb8
 def check_word(word: str) -> None:
