@@ -135,7 +135,7 @@ IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16,
 
 # %% ../nbs/kaggle.ipynb #d21c36ad
 def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
-    "Download the wheel's requirements on Kaggle, except torch, into a folder; raise `KitError` if pip fails."
+    "Download what the wheel and general English need on Kaggle, except torch; raise `KitError` if pip fails."
     options = ["-q", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}",
                *(f"--platform={one}" for one in IMAGE_PLATFORMS)]
     # The caller's constraints belong to the caller's environment.
@@ -144,7 +144,8 @@ def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
         about = {"METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {IMAGE_TORCH}\n".encode(), "WHEEL": WHEEL}
         torch = write_wheel(temporary, "torch", IMAGE_TORCH, about, {})
         downloads = Path(temporary) / "found"
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={downloads}", str(wheel), str(torch)]
+        wanted = f"{wheel}[english]", str(torch)
+        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={downloads}", *wanted]
         process = subprocess.run(command, env=environment, capture_output=True, text=True)
         if process.returncode:
             log = [line for line in process.stderr.splitlines() if "ERROR" in line] or ["pip failed"]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['read_sphinx', 'installed_english']
 
-# %% ../nbs/lm_sphinx.ipynb #14176a65
+# %% ../nbs/lm_sphinx.ipynb #8a61945f
 import math
 import struct
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ import numpy as np
 from .core import KitError, free_memory, regular_file
 from .lm import SPHINX, START, SYMBOLS, SPECIAL, LanguageModel, Ngrams, assemble
 
-# %% ../nbs/lm_sphinx.ipynb #5aaed53a
+# %% ../nbs/lm_sphinx.ipynb #b80292c8
 _HEADER = struct.Struct(f"<{len(SPHINX)}sB4I")  # magic, order, three counts, kind of the tables
 _NGRAM_BYTES = 100  # of memory for each n-gram while a file is read
 _LN_BASE = math.log(1.0001)
@@ -32,7 +32,7 @@ def _packed(raw: np.ndarray, rows: np.ndarray, width: int, offset: int, bits: in
     shifted = eights[places >> 3] >> (places & 7).astype(np.uint64)
     return (shifted & np.uint64((1 << bits) - 1)).astype(np.int64)
 
-# %% ../nbs/lm_sphinx.ipynb #29554a14
+# %% ../nbs/lm_sphinx.ipynb #15d1bbec
 def read_sphinx(path: str | Path) -> LanguageModel:
     "Return the model of a trie of pocketsphinx; raise `KitError` if it is of another kind, or damaged."
     try:
@@ -51,7 +51,7 @@ def read_sphinx(path: str | Path) -> LanguageModel:
     model.verify()
     return model
 
-# %% ../nbs/lm_sphinx.ipynb #2e1561fd
+# %% ../nbs/lm_sphinx.ipynb #c79c4619
 def _parts_of(raw: np.ndarray, counts: Sequence[int]) -> tuple[list[str], list[Ngrams]]:
     "Return the words and n-grams of a file; raise `ValueError` or `IndexError` if it is damaged."
     place = _HEADER.size
@@ -96,7 +96,7 @@ def _parts_of(raw: np.ndarray, counts: Sequence[int]) -> tuple[list[str], list[N
         tables.append(Ngrams(ngrams[predicted], ln_p[predicted], back[predicted]))
     return words, tables
 
-# %% ../nbs/lm_sphinx.ipynb #9eb43143
+# %% ../nbs/lm_sphinx.ipynb #9a70a3dc
 def _owners(children: np.ndarray, most: int) -> np.ndarray:  # (R,) row of the parent of each child
     "Return the parents of all children, from the first child of each parent and, last, the end."
     if children[0] != 0 or (np.diff(children) < 0).any() or children[-1] > most:
@@ -119,7 +119,7 @@ def _words_of(names: bytes, count: int) -> tuple[list[str], np.ndarray]:
         raise ValueError("a word is there twice")
     return words, numbers
 
-# %% ../nbs/lm_sphinx.ipynb #b8fd4b51
+# %% ../nbs/lm_sphinx.ipynb #df3ef5e6
 def installed_english() -> Path | None:
     "Return the file of general English of an installed pocketsphinx, None without one."
     spec = find_spec("pocketsphinx")

@@ -7,7 +7,7 @@ __all__ = ['ORDER', 'MIXABLE', 'MADE', 'words_of', 'are_made_up', 'find_language
            'made_up_sentences', 'shares', 'make_model', 'kept_models', 'kept_model', 'is_mixable', 'choose_words',
            'made_up_words', 'all_words', 'default_words', 'about_words']
 
-# %% ../../nbs/decode/words.ipynb #3dbd18ec
+# %% ../../nbs/decode/words.ipynb #cf1d8466
 import os
 import re
 import sys
@@ -27,7 +27,7 @@ from ..lm_sphinx import installed_english
 from ..text.lexicon import Lexicon, build_lexicon, own_words
 from ..text.phonemes import PHONEMES, normalise
 
-# %% ../../nbs/decode/words.ipynb #73b0b3a4
+# %% ../../nbs/decode/words.ipynb #0b7a8998
 def words_of(sentences: Iterable[str]) -> list[str]:  # in the order in which they come
     "Return the different words of some sentences, as scored text can contain them."
     words = (word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split())
@@ -60,7 +60,7 @@ def _is_language_model(path: Path) -> bool:
         return False
     return path.suffix != ".bin" or format_of(path) in ("KenLM binary", "Sphinx binary")
 
-# %% ../../nbs/decode/words.ipynb #403b84d8
+# %% ../../nbs/decode/words.ipynb #fd633dde
 class English(NamedTuple):
     "A source of general English."
 
@@ -79,7 +79,7 @@ def find_english() -> English:
         return English("general English of pocketsphinx", path)
     return English("the simulator's sentences")
 
-# %% ../../nbs/decode/words.ipynb #4cab2a02
+# %% ../../nbs/decode/words.ipynb #ae66aefe
 ORDER = 3  # words of the n-grams of training sentences; longer ones predict no better
 MIXABLE = 20_000_000  # n-grams of a model that is mixed; mixing takes four seconds for each million
 _NGRAM_BYTES = 200  # of memory for each while models are mixed
@@ -92,7 +92,7 @@ def made_up_sentences() -> list[str]:
     generator = np.random.default_rng(DEFAULT_SENTENCES)
     return [draw_sentence(generator, held_out=False) for _ in range(DEFAULT_SENTENCES)]
 
-# %% ../../nbs/decode/words.ipynb #379e6fee
+# %% ../../nbs/decode/words.ipynb #bce26b25
 _PARTS = 5  # of the training sentences, to find the shares of a mixture
 
 
@@ -110,7 +110,7 @@ def shares(
             probabilities.append(word_probabilities([model, english], sentences[part::_PARTS]))
     return mixture_weights(np.concatenate(probabilities)).tolist() if probabilities else [0.5, 0.5]
 
-# %% ../../nbs/decode/words.ipynb #4f8b2003
+# %% ../../nbs/decode/words.ipynb #97deb85e
 def make_model(
     training: Sequence[str],  # sentences of the decoder's training, as written; may be none
     scored: Iterable[str],  # sentences to be scored, as far as they are known; they are left out
@@ -139,7 +139,7 @@ def make_model(
                      "sentences": len(kept), "left out": len(guard.leaks), "weights": weights}
     return model
 
-# %% ../../nbs/decode/words.ipynb #4428ab95
+# %% ../../nbs/decode/words.ipynb #bd47594b
 MADE = 1  # version of the computation of models: raised when other code gives other numbers
 _KEPT = 8  # models
 
@@ -181,7 +181,7 @@ def kept_model(
     model.memo = folder / MEMO
     return model
 
-# %% ../../nbs/decode/words.ipynb #5a4b78c2
+# %% ../../nbs/decode/words.ipynb #81739670
 def is_mixable(english: English) -> bool:
     "Return whether general English can be mixed here; raise `KitError` if its file is none."
     if english.path is None or english.path == installed_english():
@@ -191,7 +191,7 @@ def is_mixable(english: English) -> bool:
     listed = bool(model.words) and "trie" in (model.kind or "trie")
     return listed and count <= MIXABLE and 2 * _NGRAM_BYTES * count < free_memory()
 
-# %% ../../nbs/decode/words.ipynb #6fddc020
+# %% ../../nbs/decode/words.ipynb #b1f94b89
 def choose_words(
     lm: str | Path | None,  # model file; "default" or None: the made-up grammar, or a model that is made
     lexicon: str | Path | None = None,  # file with additional words, one "word PH PH ..." per line
@@ -217,7 +217,7 @@ def choose_words(
     vocabulary = all_words(training, lexicon)
     return build_lexicon(vocabulary, lexicon, names=names), kept_model(training, exclude, vocabulary, english)
 
-# %% ../../nbs/decode/words.ipynb #b093a085
+# %% ../../nbs/decode/words.ipynb #addd196b
 def made_up_words(
     exclude: Iterable[str] = (), lexicon: str | Path | None = None, names: Sequence[str] = PHONEMES
 ) -> tuple[Lexicon, LanguageModel]:
@@ -249,7 +249,7 @@ def _words_of(model: LanguageModel, lexicon: str | Path | None,
         words = [vocabulary[index] for index in np.flatnonzero(model.numbers(vocabulary))]
     return build_lexicon(words, lexicon, names=names), model
 
-# %% ../../nbs/decode/words.ipynb #67d2c17f
+# %% ../../nbs/decode/words.ipynb #4ce2dbb7
 def about_words(words: Lexicon, model: LanguageModel) -> str:
     "Say in a line where the words and the language model come from."
     made = model.origin
@@ -257,11 +257,11 @@ def about_words(words: Lexicon, model: LanguageModel) -> str:
     if model.path and "made" not in made:
         return f"{known} of the language model {Path(model.path).name}"
     if "made" not in made:
-        return f"{known} of the made-up grammar, which what was said here is made of"
+        return f"{known} of the simulator's grammar, of which the sentences are made"
     text = " (nobody has checked its text for the scored sentences)" if made["unchecked"] else ""
     if "weights" not in made:
         return f"{known} of {made['made']}{text}, as it is, since it cannot be mixed"
-    install = "" if made["general"] else "pip install 'b2t_kit[english]' adds general English"
+    install = "" if made["general"] else "pip install pocketsphinx adds general English"
     if made["sentences"]:
         own, general = made["weights"]
         left_out = f", {made['left out']:,} more left out because they are scored" if made["left out"] else ""
