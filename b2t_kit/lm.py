@@ -35,7 +35,7 @@ import numpy as np
 
 from .compiled import compiled, version_of
 from .core import check_target, free_memory, KitError, locked, new_folders, parse_json
-from .core import printable, read_text, regular_file, remembered_hash, report_progress
+from .core import read_text, regular_file, remembered_hash, report_progress
 from .core import track_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
 from .text.phonemes import UNKNOWN_WORD, check_word, normalise, normalise_lines

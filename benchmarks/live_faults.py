@@ -151,7 +151,7 @@ class Seen:
         for update in moment.updates:
             if update.final and self.source.began and self.source.began < now:
                 spoken = not (moment.doubt or getattr(moment, "unsure", ""))
-                self.finals.append((update.sentence.split(), normalise(moment.said, map_apostrophes=True).split(),
+                self.finals.append((update.sentence.split(), normalise(moment.said).split(),
                                     bool(moment.doubt), spoken))
 
 
