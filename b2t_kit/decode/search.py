@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
-           'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'advance', 'double_capacity',
-           'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords',
-           'average_word', 'tempered', 'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'phoneme_floor', 'advance',
+           'double_capacity', 'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords',
+           'with_hotwords', 'average_word', 'tempered', 'log_probs', 'Stream', 'BeamSearch', 'search_key',
+           'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -41,6 +42,7 @@ class Limits(NamedTuple):
     beam: int  # prefixes kept after each frame
     threshold: float  # prefixes this far below the best are dropped; infinity keeps all
     token_threshold: float  # phonemes this far below a frame's best class are not tried
+    classes: int = 0  # likeliest phonemes of a frame that are tried; 0: all of them
 
 # %% ../../nbs/decode/search.ipynb #21d2d3b9
 @dataclass(frozen=True)
@@ -50,10 +52,11 @@ class SearchConfig:
     acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
     blank_penalty: float = 9.0  # divides the probability of the blank; 1 leaves it unchanged
     word_bonus: float = -1.0  # added to the score, in ln P, for each word
-    missing_silence: float = -4.0  # added, in ln P, where no silence separates two words; at most 0
+    missing_silence: float = -20.0  # added, in ln P, where no silence separates two words; at most 0
     beam: int = 200  # hypotheses kept per frame
     threshold: float = 15.0  # hypotheses this far below the best, in ln P, are dropped
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
+    classes: int = 12  # likeliest phonemes of a frame that are tried; 0: all of them
     n_best: int = 100  # largest number of sentences returned
 
     def __post_init__(self) -> None:
@@ -62,13 +65,14 @@ class SearchConfig:
                 raise KitError(f"{name}: {getattr(self, name)} is not above 0")
         check_bounds(self, {
             "acoustic_scale": (0, 1e6), "blank_penalty": (0, 1e9), "word_bonus": (-1e6, 1e6),
-            "missing_silence": (-1e6, 0), "beam": (1, 100_000), "n_best": (1, 100_000)})
+            "missing_silence": (-1e6, 0), "beam": (1, 100_000), "classes": (0, SILENCE - 1),
+            "n_best": (1, 100_000)})
 
     @property
     def limits(self) -> Limits:
         "The settings that compiled code reads."
         return Limits(float(self.acoustic_scale), float(self.word_bonus), float(self.missing_silence), int(self.beam),
-                      float(self.threshold), float(self.token_threshold))
+                      float(self.threshold), float(self.token_threshold), int(self.classes))
 
     def total(self, acoustic: float, language: float, num_words: int) -> float:
         "Return the score that sentences are sorted by, from ln P(logits | sentence) and ln P(sentence)."
@@ -179,6 +183,7 @@ MODEL_WORD = np.dtype([
     ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
     ("most", np.float64),  # the same for a hotword that the model does not know; infinity for all other words
     ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
+    ("alone", np.float64),  # ln P without context, with all of these
 ], align=True)
 
 # %% ../../nbs/decode/search.ipynb #fd84e871
@@ -220,7 +225,10 @@ def _expand_node(
             _add_paths(candidates, history, SILENCE + node, -math.inf, mass)
             best = max(best, score)
     for index in range(trie.word_first[node], trie.word_first[node + 1]):
-        child = extend(histories, history, np.int64(trie.word[index]), words, model)
+        word = np.int64(trie.word[index])
+        if base + words[word].alone + limits.bonus + trie.lookahead[0] < best - limits.threshold:
+            continue
+        child = extend(histories, history, word, words, model)
         if child < 0:
             candidates.state[2] = 1
             return best
@@ -288,6 +296,17 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
             beam.rows[beam.size[0]] = candidates.rows[number]
             beam.size[0] += 1
 
+# %% ../../nbs/decode/search.ipynb #7b3d9e41
+@compiled
+def phoneme_floor(row: np.ndarray, limits: Limits) -> float:
+    "Return the least log-probability at which a phoneme of a frame, row (41,), is tried."
+    best = row.max()
+    floor = best - limits.token_threshold
+    if limits.classes > 0:
+        phonemes = row[1:SILENCE].copy()
+        floor = max(floor, kth_largest(phonemes, len(phonemes), limits.classes))
+    return floor
+
 # %% ../../nbs/decode/search.ipynb #bdacb138
 @compiled
 def advance(
@@ -299,10 +318,8 @@ def advance(
     for frame in range(start, len(rows)):
         row = rows[frame]
         candidates.state[0], candidates.state[1], candidates.state[2] = 0, candidates.state[1] + 1, 0
-        floor, best = row[BLANK], -math.inf
-        for label in range(1, len(row)):
-            floor = max(floor, row[label])
-        floor -= limits.token_threshold
+        floor = phoneme_floor(row, limits)
+        best = -math.inf
         for number in range(beam.size[0]):
             prefix = beam.rows[number]
             history, code = np.int64(prefix.history), np.int64(prefix.code)
@@ -463,6 +480,7 @@ def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotw
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
     entries["number"], entries["least"], entries["most"] = model.numbers(lexicon.words), -np.inf, np.inf
+    unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
         average = average_word(model.unigrams[entries["number"][in_model if in_model.any() else ...]])
@@ -470,6 +488,7 @@ def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotw
             row = entries[lexicon.ids[hotword.word]]
             row["least"], row["boost"] = average, hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
+    entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
 
 # %% ../../nbs/decode/search.ipynb #34b55d4d
@@ -605,9 +624,7 @@ class BeamSearch:
     @cached_property
     def trie(self) -> Trie:
         "The prefix tree of the lexicon, created when first used."
-        unigrams = self.model.unigrams[self.entries["number"]]
-        lookahead = np.clip(unigrams, self.entries["least"], self.entries["most"]) + self.entries["boost"]
-        return build_trie(self.lexicon.entries, lookahead)
+        return build_trie(self.lexicon.entries, self.entries["alone"])
 
     def decode(self, logits: np.ndarray, name: str = "logits") -> list[Hypothesis]:
         """Return the n-best list of a trial from logits (P, 41), best first; empty if no sentence fits. Raises
@@ -662,7 +679,7 @@ class BeamSearch:
         return f"BeamSearch over {self.lexicon!r} with {self.model!r}"
 
 # %% ../../nbs/decode/search.ipynb #26366a3d
-SEARCH = 1  # version of the search: raised when other code gives other lists
+SEARCH = 2  # version of the search: raised when other code gives other lists
 
 
 def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # only figures need matplotlib
 SCALES = tuple(np.geomspace(0.1, 2.0, 14).round(3).tolist())  # acoustic scales to try
 BONUSES = (-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # word bonuses to try
 _BLANK_PENALTIES = (1.0, 3.0, 9.0, 30.0, 90.0)
-_MISSING_SILENCES = (-1.0, -4.0)
+_MISSING_SILENCES = (-4.0, -20.0)
 _CONFIRMED = 3  # proposals that are searched
 TUNED = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus")  # what is tuned
 
