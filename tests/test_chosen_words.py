@@ -17,7 +17,7 @@ from b2t_kit.lm import leak_warning, train_language_model
 from b2t_kit.output.combine import combine_files
 from b2t_kit.output.report import report_run
 from b2t_kit.output.submission import submit
-from b2t_kit.simulate import draw_sentence, noisy_sentence
+from b2t_kit.simulate import draw_sentence, kit_words, noisy_sentence
 from b2t_kit.speech.task import WordsConfig
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import normalise, to_ids
@@ -29,11 +29,16 @@ SCORED = ("We have a big old mortgage.", "They used to live in Arlington, near B
 GRAMMAR = tuple(draw_sentence(np.random.default_rng(number), held_out=False) for number in range(8))
 
 
+WHOLE = words.own_words
+
+
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    "Made models are kept in a folder of the test; no package of general English is found."
+    "Models are kept in a folder of the test; no general English is found; the dictionary and the made-up text are short."
     monkeypatch.setattr(words, "kept_models", lambda: tmp_path / "models")
     monkeypatch.setattr(words, "installed_english", lambda: None)
+    monkeypatch.setattr(words, "own_words", lambda lexicon: [*kit_words(), *(WHOLE(lexicon) if lexicon else ())])
+    monkeypatch.setattr(words, "made_up_sentences", lambda: list(GRAMMAR))
     return tmp_path / "models"
 
 
@@ -94,7 +99,7 @@ def test_every_way_in_takes_the_same_words(tmp_path: Path, capsys: pytest.Captur
     assert OF_TRAINING in capsys.readouterr().err
     report_run(first, data, device="cpu", pictures=0)
     assert OF_TRAINING in (first / "report/val.html").read_text(encoding="utf-8")
-    assert "mortgage" not in undecodable(first, SCORED) and undecodable(first, ["Ask Wojciechowski."])
+    assert "boston" not in undecodable(first, SCORED) and "mortgage 1" in undecodable(first, SCORED)
     counter = WordCounter(WordsConfig("default", beam=8), SCORED, REAL)
     assert counter.search.model.hash == words.choose_words(None, exclude=SCORED, training=REAL)[1].hash
 
@@ -116,8 +121,14 @@ def test_situations(training: Sequence[str], scored: Sequence[str], line: str) -
     told = words.about_words(lexicon, model)
     assert line in told and leak_warning(model, scored) is None, told
     if line != OF_GRAMMAR:
-        assert len(lexicon) > 125_000 and "pip install pocketsphinx" in told, told
+        assert "pip install pocketsphinx" in told, told
         assert all(word in lexicon for sentence in training for word in normalise(sentence).split())
+
+
+def test_the_whole_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "own_words", WHOLE)
+    lexicon, model = words.choose_words(None, training=[*REAL, "Krzysztof was here."])
+    assert len(lexicon) > 125_000 and {"mortgage", "krzysztof"} <= set(lexicon.words) == set(model.words[3:])
 
 
 def test_logits_of_other_programs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -180,6 +191,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeyp
 def test_general_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "An installed model is mixed in, an attached one comes before it, a named one comes first; one that is too large stays whole."
     text = ["we have a big new car", "we have a big old mortgage", "they have a mortgage", "do you like it here"] * 3
+    monkeypatch.setattr(words, "own_words", lambda lexicon: [*kit_words(), "mortgage"])
     for name in ("installed", "attached"):
         train_language_model([text], 3).save(tmp_path / f"{name}.b2tlm")
     monkeypatch.setattr(words, "installed_english", lambda: tmp_path / "installed.b2tlm")

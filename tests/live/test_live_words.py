@@ -28,7 +28,7 @@ def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(f"train --data {data} --out {run} --config linear --steps 2 --warmup-steps 1 --eval-every 0 --device cpu "
                 "--checkpoint-every 2".split()) == 0
     capsys.readouterr()
-    for given in ("", f"--data {data}", "--say hello"):  # whether or not the recordings are named; a participant, too
+    for given in ("", f"--data {data}"):  # whether or not the recordings are named
         assert main(f"live --run {run} {given} --pace 0 --trials 1".split()) == 0, given
         assert "a language model of 2 training sentences" in capsys.readouterr().err, given
     assert len(list((tmp_path / "models").glob("*.b2tlm"))) == 1
