@@ -7,7 +7,7 @@ __all__ = ['ORDER', 'MIXABLE', 'MADE', 'words_of', 'are_made_up', 'find_language
            'made_up_sentences', 'shares', 'make_model', 'kept_models', 'kept_model', 'is_mixable', 'choose_words',
            'made_up_words', 'all_words', 'default_words', 'about_words']
 
-# %% ../../nbs/decode/words.ipynb #cf1d8466
+# %% ../../nbs/decode/words.ipynb #921beeaf
 import os
 import re
 import sys
@@ -27,10 +27,10 @@ from ..lm_sphinx import installed_english
 from ..text.lexicon import Lexicon, build_lexicon, own_words
 from ..text.phonemes import PHONEMES, normalise
 
-# %% ../../nbs/decode/words.ipynb #0b7a8998
+# %% ../../nbs/decode/words.ipynb #3f12d939
 def words_of(sentences: Iterable[str]) -> list[str]:  # in the order in which they come
     "Return the different words of some sentences, as scored text can contain them."
-    words = (word for sentence in sentences for word in normalise(sentence).split())
+    words = (word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split())
     return [word for word in dict.fromkeys(words) if re.search("[a-z]", word)]
 
 
@@ -60,7 +60,7 @@ def _is_language_model(path: Path) -> bool:
         return False
     return path.suffix != ".bin" or format_of(path) in ("KenLM binary", "Sphinx binary")
 
-# %% ../../nbs/decode/words.ipynb #fd633dde
+# %% ../../nbs/decode/words.ipynb #19777027
 class English(NamedTuple):
     "A source of general English."
 
@@ -79,7 +79,7 @@ def find_english() -> English:
         return English("general English of pocketsphinx", path)
     return English("the simulator's sentences")
 
-# %% ../../nbs/decode/words.ipynb #ae66aefe
+# %% ../../nbs/decode/words.ipynb #c8248919
 ORDER = 3  # words of the n-grams of training sentences; longer ones predict no better
 MIXABLE = 20_000_000  # n-grams of a model that is mixed; mixing takes four seconds for each million
 _NGRAM_BYTES = 200  # of memory for each while models are mixed
@@ -92,8 +92,9 @@ def made_up_sentences() -> list[str]:
     generator = np.random.default_rng(DEFAULT_SENTENCES)
     return [draw_sentence(generator, held_out=False) for _ in range(DEFAULT_SENTENCES)]
 
-# %% ../../nbs/decode/words.ipynb #bce26b25
+# %% ../../nbs/decode/words.ipynb #95541122
 _PARTS = 5  # of the training sentences, to find the shares of a mixture
+_LEAST_SHARE = 0.01  # of the training sentences, so that words which general English lacks remain possible
 
 
 def shares(
@@ -110,7 +111,7 @@ def shares(
             probabilities.append(word_probabilities([model, english], sentences[part::_PARTS]))
     return mixture_weights(np.concatenate(probabilities)).tolist() if probabilities else [0.5, 0.5]
 
-# %% ../../nbs/decode/words.ipynb #97deb85e
+# %% ../../nbs/decode/words.ipynb #bbe9118d
 def make_model(
     training: Sequence[str],  # sentences of the decoder's training, as written; may be none
     scored: Iterable[str],  # sentences to be scored, as far as they are known; they are left out
@@ -119,7 +120,7 @@ def make_model(
 ) -> LanguageModel:
     "Return a mixture of the training sentences and general English; raise `KitError` if a file cannot be used."
     guard = LeakGuard(scored, "drop")
-    different = dict.fromkeys(" ".join(normalise(one).split()) for one in training)
+    different = dict.fromkeys(" ".join(normalise(one, map_apostrophes=True).split()) for one in training)
     kept = [one for one in different if one and guard(one.split(), "the training sentences")]
     if english.path:
         general = read_language_model(english.path).to_arrays()
@@ -128,10 +129,11 @@ def make_model(
         general = train_language_model([text], ORDER, vocabulary=vocabulary)
     if kept:
         own = train_language_model([kept], ORDER, vocabulary=vocabulary)
-        weights = shares(kept, general, vocabulary)
-    else:  # words of the dictionary that general English lacks become possible
+        share = max(shares(kept, general, vocabulary)[0], _LEAST_SHARE)
+    else:
         own = train_language_model([vocabulary], 1)
-        weights = [0.01, 0.99]
+        share = _LEAST_SHARE
+    weights = [share, 1 - share]
     model = mixed([own, general], weights)
     guard.record(model)
     unchecked = english.path and not np.isin(fingerprints(guard.sentences), general.checked).all()
@@ -139,7 +141,7 @@ def make_model(
                      "sentences": len(kept), "left out": len(guard.leaks), "weights": weights}
     return model
 
-# %% ../../nbs/decode/words.ipynb #bd47594b
+# %% ../../nbs/decode/words.ipynb #7d53797e
 MADE = 1  # version of the computation of models: raised when other code gives other numbers
 _KEPT = 8  # models
 
@@ -157,7 +159,9 @@ def kept_model(
     training: Sequence[str], scored: Iterable[str], vocabulary: Sequence[str], english: English  # as for `make_model`
 ) -> LanguageModel:
     "Return the model of `make_model`, made only once; raise `KitError` if a file cannot be used."
-    scored = sorted({normalise(one) for one in scored})
+    from b2t_kit.simulate import phrases
+
+    scored = sorted({normalise(one, map_apostrophes=True) for one in scored})
     try:
         folder = kept_models()
         with new_folders(folder):
@@ -167,7 +171,7 @@ def kept_model(
         return make_model(training, scored, vocabulary, english)
     key = {"made": MADE, "training": content_hash(list(training)), "scored": content_hash(scored),
            "vocabulary": content_hash(list(vocabulary)), "english": english.name, "mixable": MIXABLE,
-           "content": file_hash(english.path, folder / MEMO) if english.path else content_hash(made_up_sentences())}
+           "content": file_hash(english.path, folder / MEMO) if english.path else content_hash(phrases())}
 
     def make(path: Path) -> None:
         report_progress(f"making a language model of {len(training):,} training sentences and {english.name}, once")
@@ -181,7 +185,7 @@ def kept_model(
     model.memo = folder / MEMO
     return model
 
-# %% ../../nbs/decode/words.ipynb #81739670
+# %% ../../nbs/decode/words.ipynb #27bd8871
 def is_mixable(english: English) -> bool:
     "Return whether general English can be mixed here; raise `KitError` if its file is none."
     if english.path is None or english.path == installed_english():
@@ -191,7 +195,7 @@ def is_mixable(english: English) -> bool:
     listed = bool(model.words) and "trie" in (model.kind or "trie")
     return listed and count <= MIXABLE and 2 * _NGRAM_BYTES * count < free_memory()
 
-# %% ../../nbs/decode/words.ipynb #b1f94b89
+# %% ../../nbs/decode/words.ipynb #593e4398
 def choose_words(
     lm: str | Path | None,  # model file; "default" or None: the made-up grammar, or a model that is made
     lexicon: str | Path | None = None,  # file with additional words, one "word PH PH ..." per line
@@ -217,7 +221,7 @@ def choose_words(
     vocabulary = all_words(training, lexicon)
     return build_lexicon(vocabulary, lexicon, names=names), kept_model(training, exclude, vocabulary, english)
 
-# %% ../../nbs/decode/words.ipynb #addd196b
+# %% ../../nbs/decode/words.ipynb #2c81057e
 def made_up_words(
     exclude: Iterable[str] = (), lexicon: str | Path | None = None, names: Sequence[str] = PHONEMES
 ) -> tuple[Lexicon, LanguageModel]:
@@ -249,7 +253,7 @@ def _words_of(model: LanguageModel, lexicon: str | Path | None,
         words = [vocabulary[index] for index in np.flatnonzero(model.numbers(vocabulary))]
     return build_lexicon(words, lexicon, names=names), model
 
-# %% ../../nbs/decode/words.ipynb #4ce2dbb7
+# %% ../../nbs/decode/words.ipynb #6a25bd75
 def about_words(words: Lexicon, model: LanguageModel) -> str:
     "Say in a line where the words and the language model come from."
     made = model.origin

@@ -36,7 +36,6 @@ from ..data.convert import quarantine_record, quarantine_text
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import DecodedTrial, posteriors, read_trials
-from ..decode.tune import DEFAULT
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.evaluate import load_decoder
 from ..text.lexicon import PHONEME_ORDER, ClassOrder
@@ -364,7 +363,7 @@ def decoded_as_before(source: RunLogits) -> tuple[Sentences, dict[str, Any]]:  #
     if not isinstance(options, dict) or not set(options) <= {"lm", "lexicon", "hotwords", "settings", "temperature"}:
         raise KitError(f"{lists}.key: does not say what was asked; remove it, and run b2t decode again")
     sentences = decode_sentences(source, **options)
-    model = options.get("lm") or source.record()[0].model or DEFAULT
+    model = options.get("lm") or source.record()[0].model
     return sentences, {**options, "lm": model, "settings": load_json(source.folder / "result.json").get("search", {})}
 
 
@@ -431,7 +430,7 @@ def report_run(
         record = load_json(settings) if settings.exists() else {}
         simulated = (recordings.folder.parent / "simulation.json").exists()  # files of T15's layout do not say it
         facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
-                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": options["lm"],
+                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": decoded.words,
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
         report = Report(decoder.origin, split, sentences, decoded.marks,
                         "" if against is None else load_decoder(against).origin, facts, [*map(Sentence, raw)])

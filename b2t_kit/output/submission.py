@@ -65,6 +65,9 @@ def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # 
     except UnicodeDecodeError as error:
         row = content[:error.start].count(b"\n") + 1
         return [f"line {row}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
+    if {"text", "session", "block_num", "trial_num"} <= set(header.split(",")):
+        return [f"line 1: is a table of sentences with their trials, not {HEADER!r}; b2t submit --nbest FILE makes a "
+                "submission of it"]
     faults = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
     if lines[-1:] == [""]:
         lines.pop()
