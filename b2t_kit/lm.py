@@ -727,7 +727,11 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
     elif path.suffix.lower() == ".gz":
         sentences = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
     else:
-        sentences = [normalise_lines(line.votes[0][0]) for line in read_lines(path, "said", needs_names=False)]
+        lines = read_lines(path, "said", needs_names=False)
+        sentences = [normalise(line.votes[0][0]) for line in lines if not line.missing]
+        if missing := [line for line in lines if line.missing]:
+            report_progress(f"{path.name}: {len(missing)} lines stand for a missing value, such as {missing[0].where} "
+                            f"({missing[0].missing!r}); they are left out")
     if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
         raise KitError(f"{source}: has no sentence")
     return sentences

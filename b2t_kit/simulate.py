@@ -50,6 +50,7 @@ from .data.batches import read_ahead
 from .data.convert import IMPLANTED, SessionWriter
 from .data.dataset import BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, Trial
 from .text.phonemes import BLANK, FEATURE_NAMES, FEATURES, PHONEMES, SILENCE, feature_matrix, normalise, to_ids
+from .text.tables import read_sentence
 
 if TYPE_CHECKING:
     from b2t_kit.lm import LanguageModel
@@ -155,8 +156,8 @@ def read_prompts(path: str | Path) -> list[Prompt]:
                 sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
                 session, labels = (row.get("session") or "").strip(), tuple(to_ids(row.get("phonemes") or ""))
                 block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
-                if not sentence:
-                    raise KitError("the sentence is empty")
+                if read_sentence(sentence) is None:
+                    raise KitError(f"the sentence is {sentence!r}, which is empty or stands for a missing value")
                 if key_columns <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
                     raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
                 if max(len(sentence), len(labels)) > LABEL_WIDTH:

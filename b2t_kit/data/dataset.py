@@ -35,6 +35,7 @@ from tqdm.auto import tqdm
 from ..core import KitError, HashCache, as_png, file_state, track_progress, platform, printable, regular_file
 from ..core import to_dict
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
+from ..text.tables import read_sentence
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
     from ipywidgets import interactive
@@ -873,8 +874,9 @@ def _check_labels(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatis
 
 def _check_sentence(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
-    if not sentence.strip():
-        raise Fault(info.file, info.group, "sentence_label", "is empty")
+    if read_sentence(sentence) is None:
+        message = f"is {sentence!r}, which stands for a missing value" if sentence.strip() else "is empty"
+        raise Fault(info.file, info.group, "sentence_label", message)
     with reading(info.file, info.group, "transcription"):
         data = open_dataset(open_trial(file, info.group), "transcription", "iu", (LABEL_WIDTH,))
         wrap = 256 if data.dtype.itemsize == 1 else 1 << 32

@@ -40,7 +40,7 @@ from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, mi
 from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
-from ..text.tables import UNNAMED, Table, likeliest, read_table, rekeyed
+from ..text.tables import UNNAMED, Table, check_complete, likeliest, read_table, rekeyed
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport
@@ -132,7 +132,7 @@ def with_references(trials: Sequence[LogitTrial], path: str | Path) -> list[Logi
     "Return trials with the sentences of a table; raise `KitError` if it has none of them."
     keys = [trial.place[2:] if trial.place[:2] == (UNNAMED, 0) else trial.place for trial in trials]
     table = Table("the logits", dict.fromkeys(keys, []), is_placed=True)
-    rows = rekeyed([table, read_table(path, "said")])[1]
+    rows = rekeyed([table, check_complete(read_table(path, "said"))])[1]
     truths = [likeliest(rows[key]) if key in rows else None for key in keys]
     if not any(truths):
         raise KitError(f"{path}: has no sentence of the trials in the logits, such as {' '.join(map(str, keys[0]))}")

@@ -25,6 +25,7 @@ from ..data.dataset import FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from ..data.dataset import SPLITS
 from ..data.dataset import MAX_BINS, MAX_FEATURES, Fault, open_dataset, open_file, reading
 from .layout import MOST_ROWS, member
+from ..text.phonemes import normalise
 
 # %% ../../nbs/importers/arrays.ipynb #978751f9
 OWN_LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", "_")  # with labels "characters"; _ is a space
@@ -81,7 +82,7 @@ class Own(Importer):
         "Return the classes of a sentence: phonemes or characters."
         if self.labels == "phonemes":
             return super().label_ids(sentence)
-        letters = "_".join(re.sub(r"[^a-z' ]", "", sentence.lower()).split())
+        letters = "_".join(re.sub(r"[^a-z' ]", "", normalise(sentence)).split())
         return [OWN_LETTERS.index(letter) + 1 for letter in letters]
 
 # %% ../../nbs/importers/arrays.ipynb #db61dbf8

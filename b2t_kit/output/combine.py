@@ -19,7 +19,7 @@ from ..decode.decode import LogitsFile, decode_sentences
 from .submission import HEADER, submission_text
 from ..text.metrics import Rate, count_edits, edit_distance, rate_of
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, PLACE, Table, align_tables, likeliest, read_table
+from ..text.tables import LOGITS, PLACE, Table, align_tables, check_complete, likeliest, read_table
 
 # %% ../../nbs/output/combine.ipynb #c384f134
 def read_votes(
@@ -28,7 +28,7 @@ def read_votes(
 ) -> Table:
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
     if Path(path).suffix.lower() not in LOGITS:
-        return read_table(path)
+        return check_complete(read_table(path))
     source = LogitsFile(path, tokens)
     logits = source.read(source.folder)
     for note in logits.notes:
@@ -38,7 +38,6 @@ def read_votes(
         decoded = decode_sentences(source)
         report_progress(f"{path}: {decoded.words}; b2t decode --logits takes another model")
     return replace(read_table(lists), path=str(path))
-
 
 # %% ../../nbs/output/combine.ipynb #353ab7a0
 @dataclass(frozen=True)
@@ -109,9 +108,11 @@ def combine_files(
 ) -> Combination:
     "Combine files of sentences into one. Raises `KitError` that names the file and the fault; writes all or nothing."
     check_different(paths)
+    if tokens and not any(Path(path).suffix.lower() in LOGITS for path in paths):
+        raise KitError(f"{tokens}: is the order of the classes of logits, and there are none")
     check_target(out, [*paths, *([] if references is None else [references])])
     decoders = [read_votes(path, tokens) for path in paths]
-    combination = combine_votes(decoders, None if references is None else read_table(references, "said"))
+    combination = combine_votes(decoders, None if references is None else check_complete(read_table(references, "said")))
     ids = all(len(key) == 1 for key in combination.sentences)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

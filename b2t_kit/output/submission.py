@@ -22,7 +22,7 @@ from ..data.convert import refuse_leak
 from ..decode.files import read_nbest
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, by_groups
 from ..text.phonemes import normalise
-from ..text.tables import align_tables, likeliest, read_sentences, read_table
+from ..text.tables import Table, align_tables, likeliest, read_sentences, read_table
 
 if TYPE_CHECKING:  # checking and scoring import no network
     from b2t_kit.speech.adapt import AdaptConfig
@@ -209,11 +209,17 @@ class Score:
         return "\n".join((*lines, *self.notes))
 
 # %% ../../nbs/output/submission.ipynb #375cb6c0
-def score_notes(sides: Mapping[str | Path, Sequence[Sequence[str]]]) -> tuple[str, ...]:
-    "Return what is odd about two files, given by the words of their sentences."
-    notes = [f"note: {sum(not words for words in side)} of {len(side)} sentences in {Path(path).name} have no words"
-             for path, side in sides.items() if not all(side)]
-    if len(set(map(read_bytes, sides))) == 1:
+def score_notes(tables: Sequence[Table], sides: Sequence[Sequence[Sequence[str]]]) -> tuple[str, ...]:
+    "Return what is odd about two tables, whose sentences have these words."
+    notes = list[str]()
+    for table, side in zip(tables, sides):
+        name = Path(table.path).name
+        if missing := list(table.missing.values()):
+            notes.append(f"note: {len(missing)} of {len(side)} sentences in {name} stand for a missing value in other programs, "
+                         f"and are scored as words, such as {missing[0]}")
+        if silent := sum(not words for words in side):
+            notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
+    if len({read_bytes(table.path) for table in tables}) == 1:
         notes.append("note: both files have the same content")
     return tuple(notes)
 
@@ -226,10 +232,11 @@ def score(
     "Score a file of sentences. Raises `KitError` that names the file and the fault."
     if json is not None:
         check_target(json, (reference, hypothesis))
-    tables = align_tables([read_table(reference, "said"), read_table(hypothesis)])
-    days = [key[0] for key in tables[0] if len(key) == 3]
+    tables = [read_table(reference, "said"), read_table(hypothesis)]
+    aligned = align_tables(tables)
+    days = [key[0] for key in aligned[0] if len(key) == 3]
     groups = days if days and by_groups(days) else None
-    true, decoded = ([normalise(likeliest(votes)).split() for votes in table.values()] for table in tables)
+    true, decoded = ([normalise(likeliest(votes)).split() for votes in rows.values()] for rows in aligned)
     counts = count_edits(true, decoded)
     try:
         wer = rate_of(counts, groups)
@@ -237,7 +244,7 @@ def score(
         raise KitError(f"{reference}: {error}") from error
     kinds = Edits(*(sum(kind) for kind in zip(*map(edits, true, decoded))))
     result = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), "sessions" if groups else "sentences",
-                   score_notes({reference: true, hypothesis: decoded}))
+                   score_notes(tables, (true, decoded)))
     if json is not None:
         save_json(json, result.to_dict())
     return result

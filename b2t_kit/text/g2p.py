@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core import KitError, read_text
 from .phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words, normalise
-from .phonemes import normalise_lines
+from .phonemes import normalise_lines, unescaped
 
 # %% ../../nbs/text/g2p.ipynb #f6ee0532
 Pronunciation = tuple[str, ...]  # phoneme names without stress and without silence
@@ -256,7 +256,7 @@ def sentence_to_phonemes(
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary
 ) -> list[str]:  # names with a "|" after every word
     "Return the labels of a sentence, as phoneme names; raise `KitError` if it contains digits or `<unk>`."
-    if any(character.isdigit() for character in sentence):
+    if any(character.isdigit() for character in unescaped(sentence)):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     if UNKNOWN_WORD in (line := normalise_lines(" ".join(sentence.split("\n")))):
         raise KitError(f"{sentence!r} contains a mark of an unknown word: write the word that was said")

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
            'FOREIGN_LETTER', 'UNKNOWN_WORD', 'MARKER', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse',
-           'join_words', 'remove_punctuation', 'plain_typography', 'normalise_lines', 'normalise', 'check_word']
+           'join_words', 'remove_punctuation', 'plain_typography', 'unescaped', 'normalise_lines', 'normalise',
+           'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
 import html
@@ -195,7 +196,8 @@ def _character(entity: re.Match) -> str:
     return " " if character.isspace() else character
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
+    "Return text with the characters that stand for `&#39;`, `&quot;` and the like; lines stay lines."
     for _ in range(2):
         if "&" in text:
             text = _ENTITY.sub(_character, text)
@@ -232,7 +234,7 @@ _LONE_HYPHEN = re.compile("-(?:-+|(?<![a-z']-)|(?![a-z']))")
 
 def normalise_lines(text: str) -> str:  # the same lines, normalised, with as many spaces as come
     "Return many lines normalised at once; `<unk>` in them becomes `UNKNOWN_WORD`."
-    text = _separated(plain_typography(_unmarked(_unescaped(text))))
+    text = _separated(plain_typography(_unmarked(unescaped(text))))
     text = text.encode("ascii", "ignore").translate(_LOWER_SPACED, _DROPPED_OF_LINES).decode()
     return _LONE_HYPHEN.sub(" ", text).replace(" '", "'")
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LOSSES', 'MISSING_LINE', 'PLACE', 'UNNAMED', 'Part', 'NAMES', 'EITHER', 'TEXTS', 'LISTS', 'Votes', 'LOGITS',
-           'read_sentence', 'Losses', 'keys_of', 'text_column', 'name_columns', 'Line', 'checked_text', 'list_votes',
-           'utterance_kind', 'likeliest', 'Table', 'read_lines', 'read_table', 'read_sentences', 'rekeyed',
-           'align_tables']
+           'read_sentence', 'Losses', 'keys_of', 'text_column', 'name_columns', 'Line', 'missing_value', 'list_votes',
+           'utterance_kind', 'likeliest', 'Table', 'read_lines', 'read_table', 'check_complete', 'read_sentences',
+           'rekeyed', 'align_tables']
 
 # %% ../../nbs/text/tables.ipynb #db9ae63a
 import csv
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..core import KitError, csv_plain, is_whole, parse_json, printable, read_text, report_progress
-from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines
+from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines, plain_typography, unescaped
 
 # %% ../../nbs/text/tables.ipynb #9b82369d
 _NO_VALUE = (r"(?i:[-+]?nan|\(?null\)?|<na>|n/a|#(?:n/?a|null!|ref!|value!|name\?|num!|div/0!))"
@@ -59,6 +59,7 @@ class Losses:
 
     def look(self, text: str) -> None:
         "Count what a text of one or more lines would lose."
+        text = plain_typography(unescaped(text))
         for kind, pattern in LOSSES.items():
             if matches := len(pattern.findall(text)):
                 self.counts[kind] += matches
@@ -133,7 +134,8 @@ def text_column(columns: Sequence[str], part: Part) -> str:
         return column
     names = ", ".join((*EITHER, *TEXTS[part]))
     listed = ", ".join(map(repr, columns))[:200] or "nothing"
-    raise KitError(f"no column says what was {part}: it has {printable(listed)}; names that are understood: {names}")
+    known = f" (the text beside {_MANIFEST} is what was said)" if is_manifest else ""
+    raise KitError(f"no column says what was {part}: it has {printable(listed)}{known}; names that are understood: {names}")
 
 # %% ../../nbs/text/tables.ipynb #2679ec25
 def name_columns(columns: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -152,15 +154,17 @@ class Line(NamedTuple):
     name: str | None  # of its trial; None: the file has no names
     votes: Votes
     place: tuple[str, int, int] | None = None  # session, block and trial, where the file has them
+    missing: str = ""  # what it says instead of a sentence, such as "nan"
 
 
-def checked_text(value: Any, name: str, is_own: bool = False) -> str:
-    "Return the text of a cell; raise `KitError` if it is none, or stands for a missing value."
+def missing_value(sentence: str) -> str:
+    "Return what a cell says instead of a sentence; empty if it is a sentence, or says nothing."
+    return "" if read_sentence(sentence) else printable(sentence.strip())[:40]
+
+
+def _checked_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise KitError(f"{name!r} is {json.dumps(value)[:40]}, not text")
-    if value.strip() and read_sentence(value) is None and not is_own:
-        raise KitError(f"{name!r} is {printable(value.strip())[:40]!r}, which stands for a missing value; write the sentence, "
-                       "or nothing if there was none")
     return value
 
 
@@ -174,7 +178,7 @@ def list_votes(entries: Sequence[Any], part: Part) -> Votes:
     if not rows:
         return [("", 1.0)]
     column = text_column(list(rows[0]), part)
-    texts = [checked_text(row.get(column), column, is_own="acoustic" in row) for row in rows]
+    texts = [_checked_text(row.get(column), column) for row in rows]
     kind = _find(list(rows[0]), _SCORES) or _find(list(rows[0]), _PROBABILITIES)
     numbers = sorted(name for name, value in rows[0].items() if isinstance(value, float))
     if kind is None and numbers:
@@ -224,18 +228,18 @@ def _lines_of(rows: Sequence[tuple[str, Any]], part: Part, needs_names: bool) ->
         for where, row in rows:
             if column not in row:
                 raise KitError(f"has no {column!r}, which the first one has")
-            if isinstance(row[column], list):
-                votes = list_votes(row[column], part)
-            else:
-                votes = [(checked_text(row[column], column, is_own), 1.0)]
+            if listed and not isinstance(row[column], list):
+                raise KitError(f"{column!r} is not a list, which it is in the first one")
+            votes = list_votes(row[column], part) if listed else [(_checked_text(row[column], column), 1.0)]
+            missing = "" if is_own else next(filter(None, (missing_value(text) for text, _ in votes)), "")
             name = _cell(row, name_column) if name_column else None
-            lines.append(Line(where, name, votes, _place(row, places) if places else None))
+            lines.append(Line(where, name, votes, _place(row, places) if places else None, missing))
     except KitError as error:
         raise KitError(f"{where}: {error}") from error
     told = [] if listed or _folded(column) in ("text", "sentence_label") else [f"text in {column!r}"]
     if name_column and _folded(name_column) != "id":
         told.append(f"ids in {name_column!r}")
-    elif not name_column and not places:
+    elif needs_names and not name_column and not places:
         told.append("trials in the order of the lines")
     return lines, ", ".join(told)
 
@@ -289,7 +293,7 @@ def _json_rows(text: str) -> list[tuple[str, Any]]:
         content = [{"id": name, **(value if isinstance(value, dict) else {"text": value})} for name, value in content.items()]
     rows = list[tuple[str, Any]]()
     if isinstance(content, list):
-        rows = [(f"entry {number}", row) for number, row in enumerate(content, 1)]
+        rows = [(f"entry {number}", {"text": row} if isinstance(row, str) else row) for number, row in enumerate(content, 1)]
     else:
         for number, line in enumerate(text.split("\n"), 1):
             try:
@@ -326,7 +330,7 @@ def utterance_kind(lines: Sequence[str]) -> Literal["first", "last", ""]:
     return "first" if all(names) else ""
 
 
-def _text_lines(text: str, must_end: bool) -> tuple[list[Line], str]:
+def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line], str]:
     "Return lines of a text, and how they are read; raise `KitError` naming a line at fault."
     texts = text.removesuffix("\n").split("\n")
     kind = "last" if must_end else utterance_kind(texts)
@@ -342,12 +346,9 @@ def _text_lines(text: str, must_end: bool) -> tuple[list[Line], str]:
             name, sentence = found[2], found[1]
         elif kind == "first":
             name, _, sentence = sentence.replace("\t", " ").partition(" ")
-        if sentence and read_sentence(sentence) is None:
-            raise KitError(f"line {number}: {printable(sentence)[:40]!r} stands for a missing value; write the sentence, or "
-                           "nothing if there was none")
-        lines.append(Line(f"line {number}", name, [(sentence.strip(), 1.0)]))
+        lines.append(Line(f"line {number}", name, [(sentence.strip(), 1.0)], missing=missing_value(sentence)))
     told = {"first": "the first word of a line names its utterance", "last": "utterances in brackets at the ends",
-            "": "a sentence a line"}
+            "": "a sentence a line" if needs_names else ""}
     return lines, told[kind]
 
 # %% ../../nbs/text/tables.ipynb #c51ffdb4
@@ -368,6 +369,7 @@ class Table:
     is_ordered: bool = False  # the ids are numbers of lines: the file names no trial
     is_placed: bool = False  # the keys are session, block and trial, by which recordings are ordered
     places: dict[tuple, tuple] = field(default_factory=dict)  # of ids, where the file has both
+    missing: dict[tuple, str] = field(default_factory=dict)  # of trials without a sentence: the line, and what it says
 
     @property
     def sentences(self) -> dict[tuple, str]:
@@ -397,11 +399,11 @@ def read_lines(path: str | Path, part: Part, needs_names: bool = True) -> list[L
                 raise KitError("holds no sentence")
             lines, told = _lines_of(rows, part, needs_names)
         else:
-            lines, told = _text_lines(text, suffix == ".trn")
+            lines, told = _text_lines(text, suffix == ".trn", needs_names)
     except KitError as error:
         raise KitError(f"{path}: {error}") from error
     losses = Losses()
-    losses.look("\n".join(" ".join(sentence.split("\n")) for line in lines for sentence, _ in line.votes[:1]))
+    losses.look("\n".join(" ".join(line.votes[0][0].split("\n")) for line in lines if not line.missing))
     for message in filter(None, (told, str(losses))):
         report_progress(f"{Path(path).name}: {message}")
     return lines
@@ -433,7 +435,15 @@ def read_table(
         rows[key] = line.votes
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")
-    return Table(str(path), rows, is_ordered, is_placed, {} if is_made_up else dict(zip(keys, places)))
+    missing = {key: f"{line.where}: {line.missing!r}" for key, line in zip(keys, lines) if line.missing}
+    return Table(str(path), rows, is_ordered, is_placed, {} if is_made_up else dict(zip(keys, places)), missing)
+
+
+def check_complete(table: Table) -> Table:
+    "Return the table; raise `KitError` naming the line of a missing value."
+    for where in table.missing.values():
+        raise KitError(f"{table.path}: {where} stands for a missing value; write the sentence, or nothing if there was none")
+    return table
 
 
 def read_sentences(path: str | Path, by_place: bool = False, part: Part = "decoded") -> dict[tuple, str]:
