@@ -9,17 +9,18 @@ __all__ = ['NARROW', 'TEMPERATURE_FILE', 'label_loss', 'valley', 'Calibration', 
 # %% ../../nbs/speech/calibrate.ipynb #8f48cc4d
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
 from ..compiled import compiled
 from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, to_dict
 from ..text.g2p import sentence_to_phonemes
 from ..text.lexicon import PHONEME_ORDER, ClassOrder
-from ..text.phonemes import BLANK, PHONEMES, normalise, to_ids
+from ..text.phonemes import BLANK, PHONEMES, collapse, normalise, to_ids
 
 # %% ../../nbs/speech/calibrate.ipynb #1cab82ca
 @compiled
@@ -91,6 +92,9 @@ def valley(height: Callable[[float], float], low: float, high: float) -> float:
     return (low + high) / 2
 
 # %% ../../nbs/speech/calibrate.ipynb #a576c267
+_FEW = 5  # labelled trials: one temperature is 1.6 times off, three 1.4 times, ten 1.2 times, sixty 1.1 times
+
+
 @dataclass(frozen=True)
 class Calibration:
     "A temperature of logits, and how it was found; raise `KitError` for one out of range."
@@ -102,19 +106,30 @@ class Calibration:
     after: float = math.nan  # the same at the temperature
     chosen_on: tuple[str, ...] = ()  # `choice_key` of the trials
     lacking: str = "labelled trials"  # why it is not fitted, if estimated
+    doubt: str = ""  # why it may be wrong
+    of: str = ""  # the network that it was fitted to, if that is another one
 
     def __post_init__(self) -> None:
         check_bounds(self, {"temperature": TEMPERATURE})
 
     def to_dict(self) -> dict[str, Any]:
-        "Return plain values for JSON; a loss that is not known is None."
-        return {name: None if isinstance(value, float) and math.isnan(value) else value
+        "Return plain values for JSON; a loss that is not known, or infinite, is None."
+        return {name: None if isinstance(value, float) and not math.isfinite(value) else value
                 for name, value in to_dict(self).items()}
 
     def __repr__(self) -> str:
-        texts = {"fitted": f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}",
-                 "estimated": f"estimated from the logits alone, for want of {self.lacking}"}
-        return f"temperature {self.temperature:.3g}: {texts.get(self.source, self.source)}"
+        text = self.source
+        if self.source == "fitted" and self.of:
+            text = f"that of {self.of}, fitted on {self.trials} labelled trials of its validation"
+        elif self.source == "fitted":
+            text = f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}"
+            if self.trials < _FEW:
+                text += f"; so few leave it uncertain, between {self.temperature / 1.5:.2g} and {self.temperature * 1.5:.2g}"
+        elif self.source == "estimated":
+            text = (f"estimated from the logits alone (it may be {self.temperature / 2:.2g} or {self.temperature * 2:.2g} "
+                    f"as well), for want of {self.lacking}")
+        warning = f"\nwarning: {self.doubt}" if self.doubt else ""
+        return f"temperature {self.temperature:.3g}: {text}{warning}"
 
 # %% ../../nbs/speech/calibrate.ipynb #1c0edec0
 _DOUBTFUL = 0.2  # of the mean lead of the best class over the second: a frame with less is in doubt
@@ -133,6 +148,17 @@ def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  #
     return total / max(count, 1)
 
 # %% ../../nbs/speech/calibrate.ipynb #8a36fcd4
+_UNIFORM = 0.1  # of the mean distance between best and worst class: a frame with less says nothing
+
+
+def _informative(trials: Iterable[np.ndarray]) -> list[np.ndarray]:
+    "Return the trials without frames in which all classes are alike; the least of healthy networks' have 0.12."
+    spans = [np.nan_to_num(logits - logits.max(axis=1, keepdims=True), neginf=0.0).min(axis=1) for logits in trials]
+    least = _UNIFORM * float(np.concatenate(spans).mean())
+    kept = [logits[span <= least] for logits, span in zip(trials, spans)]
+    return [logits for logits in kept if len(logits)]
+
+
 def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the same for logits of any scale
     "Return the share of frames whose best class has little lead over the second."
     leads = np.concatenate([np.diff(np.partition(logits, -2, axis=1)[:, -2:], axis=1)[:, 0] for logits in trials])
@@ -144,6 +170,7 @@ def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibratio
     "Return the temperature at which the frames have the entropy that calibrated networks as _doubtful have."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
+    trials = _informative(trials)
     unit, target = _typical_lead(trials) or 1.0, _NATS * _doubtful(trials)
     low, high = (math.log(factor) for factor in _REACH)
     while high - low > NARROW:  # entropy grows with the temperature
@@ -154,30 +181,66 @@ def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibratio
             high = middle
     return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
 
+# %% ../../nbs/speech/calibrate.ipynb #c8e92c80
+_STRANGE = 0.65  # of the sounds differ: .61 to .9 of other sentences', up to .57 of 99 in 100 at twice the usual errors
+_OF_USE = 0.45  # of the sounds differ in the best quarter of the trials, and labels can be told apart
+
+
+def _label_errors(logits: np.ndarray, labels: np.ndarray) -> float:  # from 0 to 1
+    "Return the edits between the best path and the labels, as a fraction of the longer of the two."
+    return Levenshtein.normalized_distance(collapse(logits.argmax(axis=1)), labels.tolist())
+
+# %% ../../nbs/speech/calibrate.ipynb #9f84900b
+def _own_labels(pairs: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[str]) -> tuple[list[int], str]:
+    "Return which trials have labels that can be theirs, and what is wrong with others."
+    labelled = [index for index, (_, labels) in enumerate(pairs) if len(labels)]
+    fitting = [index for index in labelled if math.isfinite(label_loss(*pairs[index], 1.0))]
+    errors = {index: _label_errors(*pairs[index]) for index in fitting}
+    if not fitting:
+        return [], ""
+    typical, good = np.quantile(list(errors.values()), [0.5, 0.25])
+    own = [index for index in fitting if errors[index] < _STRANGE or good > _OF_USE]
+    left = [index for index in labelled if index not in own]
+    which = ", ".join(names[index] if names else f"trial {index}" for index in left[:3])
+    more = ", ..." if len(left) > 3 else ""
+    if good > _OF_USE and typical > _STRANGE:
+        return own, (f"{typical:.0%} of the sounds of the logits are not those of the labels: these are labels of other "
+                     "recordings, or the network is hardly trained")
+    return own, (f"the labels of {len(left)} of {len(labelled)} trials do not fit their logits, and these were left "
+                 f"out: {which}{more}" if left else "")
+
 # %% ../../nbs/speech/calibrate.ipynb #e34345de
+_PRIOR = 10.0  # weight of the estimate: with 1, single trials scatter more; with 60, thirty trials do
+_FAR = 4.0  # times the estimate, or a part of it, that no network was found to need: it was .5 to 2
+
+
 def fit_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
     labels: Sequence[Sequence[int]],  # true classes of each
     chosen_on: Sequence[str] = (),  # `choice_key` of each
+    names: Sequence[str] = (),  # of each, to say which were left out
 ) -> Calibration:
-    "Return the temperature with the least CTC loss; raise `KitError` if no labels fit into the frames of their trial."
+    """Return the temperature with the least CTC loss, without trials whose labels are another's while others' are
+    theirs; raise `KitError` if no labels fit into the frames of their trial."""
     unit = _typical_lead(trials)
     pairs = [(logits, np.asarray(targets, np.int64)) for logits, targets in zip(trials, labels)]
-    indices = [index for index, (logits, targets) in enumerate(pairs)
-               if len(targets) and math.isfinite(label_loss(logits, targets, max(unit, 1e-6) * _REACH[1]))]
+    indices, doubt = _own_labels(pairs, names)
     if not indices:
         raise KitError("a temperature needs trials whose labels fit into their frames, and there are none")
-    expected = math.log(estimate_temperature(trials).temperature / unit)
+    estimate = estimate_temperature(trials).temperature
+    expected = math.log(estimate / unit)
 
     def loss(temperature: float) -> float:
         return sum(label_loss(*pairs[index], temperature) for index in indices) / len(indices)
 
     def height(log: float) -> float:
-        return loss(unit * math.exp(log)) + (log - expected) ** 2 / 2 / len(indices)
+        return loss(unit * math.exp(log)) + _PRIOR * (log - expected) ** 2 / 2 / len(indices)
 
     best = unit * math.exp(valley(height, *(math.log(factor) for factor in _REACH)))
+    if not doubt and not 1 / _FAR < best / estimate < _FAR:
+        doubt = f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are the labels theirs?"
     return Calibration(best, "fitted", len(indices), loss(1.0), loss(best),
-                       tuple(chosen_on[index] for index in indices if chosen_on))
+                       tuple(chosen_on[index] for index in indices if chosen_on), doubt=doubt)
 
 # %% ../../nbs/speech/calibrate.ipynb #ca53880a
 def fit_to_sentences(
@@ -185,8 +248,10 @@ def fit_to_sentences(
     sentences: Sequence[str | None],  # what was said, where it is known
     chosen_on: Sequence[str] = (),  # `choice_key` of each
     order: ClassOrder = PHONEME_ORDER,  # of the columns
+    names: Sequence[str] = (),  # of each, to say which were left out
 ) -> Calibration:
-    "Return a fitted temperature if some sentences are known and can be pronounced, else an estimated one."
+    """Return a fitted temperature if some sentences are known and can be pronounced, and are those of the logits, else
+    an estimated one."""
     pairs = []
     for index, sentence in enumerate(sentences):
         try:
@@ -196,10 +261,15 @@ def fit_to_sentences(
         except KitError:  # digits, or letters of another script
             continue
     try:
-        return fit_temperature([trials[index] for index, _ in pairs], [targets for _, targets in pairs],
-                               [chosen_on[index] for index, _ in pairs] if chosen_on else ())
+        fitted = fit_temperature([trials[index] for index, _ in pairs], [targets for _, targets in pairs],
+                                 [chosen_on[index] for index, _ in pairs] if chosen_on else (),
+                                 [names[index] for index, _ in pairs] if names else ())
     except KitError:  # no sentence fits
         return estimate_temperature(trials)
+    errors = [_label_errors(trials[index], np.asarray(targets)) for index, targets in pairs if targets]
+    if np.median(errors) > _STRANGE:
+        return replace(estimate_temperature(trials, "sentences of these trials"), doubt=fitted.doubt)
+    return fitted
 
 # %% ../../nbs/speech/calibrate.ipynb #b7c453bb
 TEMPERATURE_FILE = "temperature.json"  # in a run folder; in an exported decoder, "temperature" in its config.json
@@ -235,6 +305,9 @@ def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
             return None
         values = {name: math.nan if value is None else value for name, value in record.items()
                   if name not in ("decoder", "origin")}
-        return from_dict(Calibration, values)
+        calibration = from_dict(Calibration, values)
+        if decoder is None and calibration.source == "fitted":  # the losses are those of another network
+            calibration = replace(calibration, of=str(record.get("origin")) or "another run", before=math.nan, after=math.nan)
+        return calibration
     except (AttributeError, KitError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not the record of a temperature ({error}); remove it") from error
