@@ -613,7 +613,10 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
             raise KitError(f"{features[first]:g} at bin {first[0]}, column {first[1]}")
         if one.sentence is not None:
             check_text(one.sentence)
-            checked_labels(importer, one.sentence)
+            labels = checked_labels(importer, one.sentence)
+            if len(features) < len(labels):
+                raise KitError(f"{len(features)} bins are fewer than the {len(labels)} labels of its sentence; are its "
+                               "times in another unit?")
 
 # %% ../../nbs/data/convert.ipynb #548e2115
 def with_known_sentence(one: SourceTrial) -> SourceTrial:
@@ -680,7 +683,7 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
         one, other = pairs[0]
         notes.append(Note(other.path, other.place, "", f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
                           f"{len(pairs)} of {len(timed)} trials begin before another has ended"))
-    ordered = [one for one in trials if one.span]
+    ordered = [one for one in trials if one.span and not one.split]  # of these the last ones become validation
     backward = [(one, other) for one, other in pairwise(ordered)
                 if one.span[0] == other.span[0] and one.span[1] > other.span[1]]
     if backward:

@@ -10,7 +10,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
-           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
+           'DayStatistics', 'pace_warning', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -23,8 +23,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +35,7 @@ from tqdm.auto import tqdm
 
 from ..core import KitError, HashCache, as_png, file_state, track_progress, platform, printable, regular_file
 from ..core import to_dict
+from .check import Looks, remarks, spelled
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 
@@ -734,6 +736,7 @@ class DayStatistics:
 
     def __init__(self, signal: Signal = T15) -> None:
         columns, self.signal = signal.num_features, signal
+        self.looks = Looks(columns, len(signal.kinds) * len(signal.places), signal.label_names)
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
@@ -744,8 +747,10 @@ class DayStatistics:
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
-    def add(self, features: np.ndarray, trial: str, sentence: str | None = None) -> None:
-        "Add the features of a trial, by its name."
+    def add(self, features: np.ndarray, trial: str, sentence: str | None = None, labels: np.ndarray | None = None,
+            block: int = 0) -> None:
+        "Add the features of a trial, by its name, and what else is known of it."
+        self.looks.add(features, trial, block, labels, sentence)
         if FOREIGN_LETTER.search(sentence or ""):
             self.foreign.append(f"{trial}: {sentence}")
         self.bins += len(features)
@@ -775,39 +780,42 @@ class DayStatistics:
         "Whether nothing can be learned: nearly all columns are dead, or nearly all bins repeat the one before."
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
-    def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
-        "Yield the warnings about the day, besides its mean and standard deviation."
+    def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[tuple[str, str]]:
+        "Yield the warnings about the day, each with its kind, besides its usual mean and standard deviation."
         bins, number = self.others.tolist()
         probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
         longest = max(10.0, math.log(1e-9) / math.log(probability))  # chance makes one of this length in a billion bins
         if indices := [index for index, (length, *_) in enumerate(self.stretches) if length >= longest]:
             length, start, size = self.stretches[indices[0]]
             phrase = "stay the same" if size else "are 0"
-            yield (f"all columns {phrase} from bin {start} to {start + length} of {self.trials[indices[0]]}; "
+            yield "stretch", (f"all columns {phrase} from bin {start} to {start + length} of {self.trials[indices[0]]}; "
                    f"{len(indices)} of {len(self.trials)} trials have such stretches")
         rare = (self.changes < self.bins / 1000) & ~self.dead
         if self.dead.any():
-            yield f"{_listed(self.dead)} never change"
+            yield "dead", f"{spelled(self.dead)} never change"
         if self.bins >= 2000 and rare.any():
-            yield f"{_listed(rare)} change in fewer than 1 of 1,000 bins"
+            yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
         scored, alive = self.signal.scale.startswith("z-score"), ~self.dead if not self.dead.all() else self.dead
         means, spreads = self.moments
         mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
         distance = float(np.median(np.abs(means[alive] - usual_mean)))
         outliers = (self.largest > 20) & (self.changes > self.bins / 10)
-        far = distance > (1 if scored else 5) * max(spread, usual_spread)
-        if far or not usual_spread / 5 <= spread <= 5 * usual_spread:
-            yield (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
+        shift = abs(float(np.median(means[alive] - usual_mean)))
+        far = distance > (1 if scored else 5) * max(spread, usual_spread) or scored and shift > 0.5
+        most = 1.8 if scored else 5
+        if far or not usual_spread / most <= spread <= most * usual_spread:
+            yield "scale", (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
                    f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; "
                    "z-score by day")
         elif scored and self.least >= 0:
-            yield "no number is below 0, so these are no z-scores; z-score by day"
+            yield "positive", "no number is below 0, so these are no z-scores; z-score by day"
         elif scored and outliers.any():
             worst = int(np.argmax(np.where(outliers, self.largest, 0)))
-            yield (f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
-                   f"{self.trials[self.largest_trial[worst]]}; {_listed(outliers)} go beyond 20 standard deviations")
+            yield "outlier", (f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
+                   f"{self.trials[self.largest_trial[worst]]}; {spelled(outliers)} go beyond 20 standard deviations")
+        yield from remarks(self.looks, scored)
         if self.useless:
-            yield "nothing can be learned from this day"
+            yield "useless", "nothing can be learned from this day"
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:  # (C,) mean and standard deviation
@@ -816,34 +824,53 @@ class DayStatistics:
         return mean, np.sqrt(np.maximum(self.squares / self.bins - mean**2, 0))
 
 # %% ../../nbs/01_dataset.ipynb #dff011ea
-def _listed(columns: np.ndarray) -> str:
-    ids = np.flatnonzero(columns)
-    return f"{len(ids)} of {len(columns)} columns ({', '.join(map(str, ids[:8]))}{', ...' * (len(ids) > 8)})"
+def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # empty if it is as on the others
+    "Return that a day has another number of bins a label than the other days of its signal."
+    others = [other.looks.rate for other in days if other is not day and other.signal == day.signal and other.looks.rate]
+    usual = float(np.median(others)) if others else 0.0
+    rate = day.looks.rate
+    if not rate or not usual or usual / 1.8 <= rate <= 1.8 * usual:
+        return ""
+    return (f"{rate:.3g} bins a label, and {usual:.3g} on other days; is a bin as long, and are these the labels "
+            "of these bins?")
 
 
 def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
-    "Return warnings about implausible days, by session, a line each; days with the same warning share a line."
-    warnings, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
+    "Return warnings about implausible days, by session, a line for each kind of warning."
+    days = {name: day for name, day in days.items() if day.bins}
+    warnings = dict[str, dict[str, str]]()  # kind -> session -> text
     for name, day in days.items():
         peers = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
         usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(peers, 0).tolist()
-        for text in day.warnings(*usual):
-            warnings.setdefault(text, []).append(name)
+        for kind, text in day.warnings(*usual):
+            warnings.setdefault(kind, {})[name] = text
+        if pace := pace_warning(day, days.values()):
+            warnings.setdefault("pace", {})[name] = pace
+    lines = []
+    for texts in warnings.values():
+        first, *others = texts
+        alike = f" and {len(others)} other day{'s' if len(others) > 1 else ''}" if others else ""
+        differ = " (the columns differ from day to day)" if len(set(texts.values())) > 1 and "columns (" in texts[first] else ""
+        lines.append(f"{first}{alike}: {texts[first]}{differ}")
     short, limit = sum(day.short for day in days.values()), min((day.min_span for day in days.values()), default=0)
     patch = limit // 4 * 4 or limit
     remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
-    length = [f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe tiny has "
-              f"them; {remedy}"] if short else []
+    if short:
+        lines.append(f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe tiny "
+                     f"has them; {remedy}")
     foreign = [text for day in days.values() for text in day.foreign]
-    language = [f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
-                f"{printable(foreign[0])[:100]}"] if foreign else []
-    return [f"{names[0]}{f' and {len(names) - 1} other day' * (len(names) > 1)}{'s' * (len(names) > 2)}: {text}"
-            for text, names in warnings.items()] + length + language
+    if foreign:
+        lines.append(f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
+                     f"{printable(foreign[0])[:100]}")
+    return lines
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
 def _check_features(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     features = read_features(file, info)
-    day.add(features, f"{info.group} of {info.file.name}", info.sentence)
+    labels = None
+    with suppress(Fault):  # `_check_labels` tells it
+        labels = read_labels(file, info) if info.num_labels else None
+    day.add(features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block)
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
     location = f"{info.group} of {info.session}, {info.file.name}"
@@ -932,16 +959,24 @@ def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, has
 def fault_lines(
     faults: Iterable[Fault],  # from `check_folder`
     counts: Counter[tuple[str, str]],  # by kind; filled
-    whole: int = 100,  # faults that are all written out
+    whole: int = 100,  # faults that are all written out, but for those beyond `few`
+    few: int = 3,  # faults of a kind in a file that are written out
 ) -> Iterator[str]:
-    "Yield a line for each of the first faults, then for each new kind; at the end, how many more there were of each."
-    first, hidden = dict[tuple[str, str], Fault](), Counter[tuple[str, str]]()
-    for fault in faults:
-        if first.setdefault(fault.kind, fault) is fault or counts.total() < whole:
-            yield str(fault)
-        else:
-            hidden[fault.kind] += 1
-        counts[fault.kind] += 1
+    "Yield a line for each of the first faults, then for each new kind; after each file, how many more there were."
+    hidden = Counter[tuple[str, str]]()
+    first = dict[tuple[str, str], Fault]()
+    for file, group in groupby(faults, key=lambda fault: fault.file):
+        here = Counter[tuple[str, str]]()
+        for fault in group:
+            counts[fault.kind] += 1
+            here[fault.kind] += 1
+            if first.setdefault(fault.kind, fault) is fault or counts.total() <= whole and here[fault.kind] <= few:
+                yield str(fault)
+            elif counts.total() > whole:
+                hidden[fault.kind] += 1
+                here[fault.kind] -= 1
+        yield from (f"{count - few} more like this in {file}: {first[kind].message}"
+                    for kind, count in here.items() if count > few)
     yield from (f"{count} more like this: {first[kind]}" for kind, count in hidden.items())
 
 # %% ../../nbs/01_dataset.ipynb #e9e25d15
@@ -956,7 +991,8 @@ def check_days(
         day = days[session] = DayStatistics(recordings.infos[members[0]].signal)
         for position in sorted({round(point) for point in np.linspace(0, len(members) - 1, 8)}):
             info = recordings.infos[members[position]]
-            day.add(recordings.features(members[position]), f"{info.group} of {info.file.name}", info.sentence)
+            features, labels = recordings.features(members[position]), recordings.labels(members[position])
+            day.add(features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block)
     warnings = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):
         raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {warnings[0]}")
