@@ -47,7 +47,8 @@ from . import __version__
 from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
-from .core import converted, find_rank, leaves, load_json, locked, lost_contact, new_folders, number_in, override
+from .core import converted, environment_with, find_rank, leave, leaves, load_json, locked
+from .core import lost_contact, new_folders, number_in, override
 from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
 
 if TYPE_CHECKING:  # each verb imports what it needs
@@ -389,19 +390,24 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
                 shutil.copyfile(source / name, folder / name)
 
 # %% ../nbs/cli.ipynb #a27ecb7f
+_LAUNCHED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
-    "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
+    "Fit the temperature of a finished run; of several processes the first one does, by itself, after the others."
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import decode, fit_network, load_decoder, matching_sessions, read_calibration
 
-    if find_rank().world > 1 or not (folder / "config.json").is_file():
+    if find_rank().rank or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
-    if not decoder.settled and not read_calibration(folder, decoder.digest):
-        with open_device(run.train.device, run.train.precision) as device:
-            trials = decode(decoder, task.val, device, look=False)
-            if calibration := fit_network(decoder.network(folder), matching_sessions(folder, task.val), trials):
-                print(calibration, flush=True)
+    if decoder.settled or read_calibration(folder, decoder.digest):
+        return
+    leave()
+    with environment_with({}, _LAUNCHED), open_device(run.train.device, run.train.precision) as device:
+        trials = decode(decoder, task.val, device, look=False)
+        if calibration := fit_network(decoder.network(folder), matching_sessions(folder, task.val), trials):
+            print(calibration, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622
 def initial_decoder(verb: Train) -> "Start | None":

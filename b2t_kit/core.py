@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
 import hashlib
 import inspect
@@ -52,7 +53,8 @@ __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR',
            'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
            'file_state', 'HashCache', 'remembered_hash', 'file_hash', 'CachedFiles', 'note_of', 'stored_key',
            'cache_file', 'differing', 'fold_seed', 'scramble', 'let_waiting_threads_sleep', 'one_thread_first',
-           'uniforms', 'normals', 'Rank', 'find_rank', 'child_environment', 'join', 'lost_contact', 'leave']
+           'uniforms', 'normals', 'Rank', 'find_rank', 'child_environment', 'join', 'end_with_parent', 'lost_contact',
+           'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 1000  # characters; an error may quote its input, which may be one line of megabytes
@@ -1102,8 +1104,9 @@ def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment) and "RANK" not in environment:
-        raise KitError("accelerate launch started this process alone, and would train once on each machine: with --cpu "
-                       "it connects none; start with torchrun --nnodes, see the page of several machines")
+        raise KitError("accelerate launch started this process alone, though it was asked for several: without GPUs it "
+                       "connects none; on one machine start with: torchrun --standalone --nproc-per-node N -m b2t_kit "
+                       "train ...; on several with: torchrun --nnodes ..., see the page of several machines")
     try:
         world = int(environment.get("WORLD_SIZE") or 1)
         if world == 1:
@@ -1147,6 +1150,10 @@ def join(
 
     if dist.is_initialized():
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun that is killed ends no process that it started
+        end_with_parent()
+    if backend == "gloo":
+        _choose_interface(place)
     host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", os.environ.get("MASTER_PORT") or "not set"
     process, period = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
@@ -1181,6 +1188,41 @@ def join(
 
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world)
     atexit.register(leave)
+
+# %% ../nbs/core.ipynb #2da91ca7
+def end_with_parent() -> None:
+    "Let Linux send this process SIGTERM when the one that started it ends."
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _choose_interface(place: Rank) -> None:
+    """Let gloo use the network that leads to the first machine, where this machine's name is a loopback address.
+
+    Debian's /etc/hosts says so, and gloo would offer the others an address that leads back to themselves. Raises
+    `KitError` if the network cannot be told."""
+    host, addresses = os.environ.get("MASTER_ADDR") or "127.0.0.1", dict[str, str]()
+    with suppress(OSError):
+        addresses = {name: socket.gethostbyname(name) for name in (socket.gethostname(), host)}
+    own = addresses.get(socket.gethostname(), "")
+    one_machine = place.local_world == place.world or host == "localhost" or host.startswith("127.")
+    if one_machine or "GLOO_SOCKET_IFNAME" in os.environ or not own.startswith("127."):
+        return
+    import psutil
+
+    name = ""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((addresses[host], 9))  # sends nothing
+        address = probe.getsockname()[0]
+        name = next((name for name, ones in psutil.net_if_addrs().items()
+                     if address in [one.address for one in ones] and not address.startswith("127.")), "")
+    if not name:
+        raise KitError(f"this machine's name, {socket.gethostname()}, is the loopback address {own}, which other "
+                       "machines cannot reach; set GLOO_SOCKET_IFNAME to the interface that leads to them (`ip address` "
+                       "lists them), or correct /etc/hosts")
+    os.environ["GLOO_SOCKET_IFNAME"] = name
+    print(f"network    {name}: this machine's name is the loopback address {own}; GLOO_SOCKET_IFNAME chooses another",
+          flush=True)
 
 # %% ../nbs/core.ipynb #d6adfa26
 def _tell_others(error: str) -> None:

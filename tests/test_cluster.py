@@ -9,16 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 
+import psutil
 import pytest
 
-from b2t_kit.core import KitError, find_rank, run_program
+from b2t_kit import core
+from b2t_kit.core import KitError, Rank, find_rank, join, run_program
 from b2t_kit.devices.torch import Device
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.run import share_run
-from commands import TESTS, start
+from commands import TESTS, TORCHRUN, start
 from toy import ToyTask, disturbed, toy_config
 
 pytestmark = pytest.mark.second_tier
@@ -34,6 +38,10 @@ STILL = ToyTask(dropout=0.0)
 
 
 def program(out: str, how: str) -> int:
+    if how == "waits":
+        join(find_rank(), "gloo")
+        Path(f"{out}.{os.getpid()}").touch()
+        time.sleep(300)
     if how == "resume":
         share_run(out)
         train(STILL, toy_config(), out, resume=True)
@@ -85,6 +93,49 @@ def test_two_machines(tmp_path: Path) -> None:
     assert "sending the checkpoint of step 20" in outputs[1] and checkpoint_steps(run)[-1] == 60
     train(STILL, toy_config(), tmp_path / "alone", quiet=True)
     assert_same_training(run, tmp_path / "alone")
+
+
+def test_a_killed_launcher_leaves_no_worker(tmp_path: Path) -> None:
+    """torchrun that is killed cannot end its processes: they end by themselves."""
+    launcher = start(*TORCHRUN, TESTS / "test_cluster.py", tmp_path / "here", "waits",
+                     variables={"ACCELERATE_USE_CPU": "true"})
+    deadline = time.monotonic() + 300
+    while len(found := list(tmp_path.glob("here.*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    launcher.kill()
+    launcher.wait()
+    workers = [psutil.Process(number) for path in found if psutil.pid_exists(number := int(path.suffix[1:]))]
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+@pytest.mark.first_tier
+@pytest.mark.parametrize("name, interface", [("127.0.1.1", "net0"), ("10.0.0.2", ""), ("127.0.1.1", None)])
+def test_a_name_that_is_a_loopback_address(
+    name: str, interface: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture,
+) -> None:
+    """Debian's default: the network that leads to the first machine is chosen and said; a refusal where there is none."""
+    for variable in ("GLOO_SOCKET_IFNAME", "MASTER_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    own, master = socket.gethostname(), "first.example"
+    monkeypatch.setenv("MASTER_ADDR", master)
+    address = "127.0.0.1" if interface is None else "192.0.2.7"
+    monkeypatch.setattr(socket, "gethostbyname", {own: name, master: address}.__getitem__)
+    probe = mock.MagicMock()
+    probe.__enter__.return_value.getsockname.return_value = (address, 5)
+    monkeypatch.setattr(socket, "socket", lambda *_: probe)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": [mock.Mock(address="127.0.0.1")],
+                                                         "net0": [mock.Mock(address="192.0.2.7")]})
+    two = Rank(rank=1, local_rank=0, world=2, local_world=1)
+    if interface is None:
+        with pytest.raises(KitError, match=f"{own}, is the loopback address 127.0.1.1.*GLOO_SOCKET_IFNAME"):
+            core._choose_interface(two)
+        return
+    core._choose_interface(two)
+    assert os.environ.get("GLOO_SOCKET_IFNAME", "") == interface
+    assert ("network" in capsys.readouterr().out) == bool(interface)
+    core._choose_interface(Rank(rank=1, local_rank=1, world=2, local_world=2))  # one machine needs no network
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
 
 
 @pytest.mark.first_tier

@@ -22,7 +22,7 @@ from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
-from commands import bits, newest, python, start
+from commands import TORCHRUN, bits, newest, python, start
 
 pytestmark = [pytest.mark.usefixtures("dots"), pytest.mark.second_tier]
 STEPS = 240
@@ -136,6 +136,17 @@ def test_a_seed_has_a_chip(tmp_path: Path) -> None:
     assert process.returncode == 0 and [newest(out / f"seed_{seed}") for seed in (1, 2)] == [2, 2], said + errors
     alone = python("-m", "b2t_kit.cli", *train(data, tmp_path / "alone", "", 2, "xla"), chips=2, status=2, TPU_VISIBLE_CHIPS="0")
     assert "this process sees 2 chips all the same" in alone.stderr and newest(tmp_path / "alone") == -1
+
+
+def test_a_run_of_two_processes_is_calibrated(data: Path, tmp_path: Path) -> None:
+    """By the first process, after the others have left; the same temperature as that of one process."""
+    words = train(data, tmp_path / "two", "", steps=2)
+    done = python(*TORCHRUN, "-m", "b2t_kit", *words, ACCELERATE_USE_CPU="true")
+    assert done.stdout.count("temperature ") == 1, done.stdout
+    found = load_json(tmp_path / "two/temperature.json")
+    (tmp_path / "two/temperature.json").unlink()
+    assert main(["eval", "--run", str(tmp_path / "two"), "--data", str(data), "--device", "cpu"]) == 0
+    assert load_json(tmp_path / "two/temperature.json") == found
 
 
 def test_runs_decode_together(data: Path, tmp_path: Path) -> None:

@@ -32,9 +32,13 @@ def find_device(
         hint = "; of several GPUs, CUDA_VISIBLE_DEVICES chooses" if kind.startswith("cuda:") else ""
         raise KitError(f"device '{requested}' is unknown; choose auto, cpu, cuda or tpu{hint}")
     keep_off = environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on")
-    if kind == "auto" and not keep_off and place.world == 1 and tpu_chips():
+    if kind == "auto" and not keep_off and tpu_chips():
         kind = "tpu"
     if kind in ("xla", "tpu"):
+        if place.world > 1:
+            raise KitError(f"device {kind}: {place.world} processes were started, but one uses all TPU chips; start "
+                           "with: python -m b2t_kit.train ... (or accelerate launch -m b2t_kit.train ...), or choose "
+                           "device cpu")
         if find_spec("torch_xla") is None:
             raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or choose device "
                            "cpu")

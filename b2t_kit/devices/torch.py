@@ -480,15 +480,20 @@ class TorchDevice(Device):
 
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
 def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path) -> None:
-    "Start the tracker in the project b2t_kit, under the name of the run's folder, with the run's settings."
+    "Start the tracker in the project b2t_kit, under the name of the run's folder and with its files in it."
     def flat(values: Any, name: str = "") -> dict[str, Any]:
         if isinstance(values, Mapping):
             return {dotted: one for key, part in values.items() for dotted, one in flat(part, f"{name}.{key}").items()}
         return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
 
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
-    settings = {name: {key: out.parent.name} for name, key in keys.items() if name == options.tracker}
-    accelerator.init_trackers("b2t_kit", flat(options.tracked), settings)
+    folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
+    tracker, out = options.tracker or "", out.resolve()
+    settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
+    if tracker in folders:
+        out.mkdir(parents=True, exist_ok=True)
+        settings[folders[tracker]] = str(out)
+    accelerator.init_trackers("b2t_kit", flat(options.tracked), {tracker: settings})
 
 # %% ../../nbs/devices/torch.ipynb #52ec3939
 def tracker_only(

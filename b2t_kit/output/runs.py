@@ -149,7 +149,8 @@ def runs_text(lines: list[dict[str, Any]]) -> str:
     rows = [["run", "model", "data", "step", "best", "last written", "differs in"]]
     for line in lines:
         if "error" not in line:
-            differs = [f"{name.rpartition('.')[2]} {value}" for name, value in line["differs"].items()]
+            differs = [f"source {value[:8]}" if name.endswith(".sha256") else f"{name.rpartition('.')[2]} {value}"
+                       for name, value in line["differs"].items()]
             best = line["best"]
             suffix = f" and {len(differs) - 6} more" if len(differs) > 6 else ""
             rows.append([line["run"], line["model"], line["data"], f"{line['step']}/{line['steps']}",

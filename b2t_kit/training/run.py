@@ -13,6 +13,7 @@ __all__ = ['RESUME', 'SOURCES', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main
 import hashlib
 import json
 import math
+import os
 import shutil
 import signal
 import socket
@@ -195,8 +196,10 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as 
         return [line for key in dict.fromkeys([*before, *now])
                 for line in differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
     texts = ["absent" if value is None else str(value) for value in (before, now)]
-    old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
-    return [] if before == now else [f"{name} was {old} and is {new}"]
+    if max(map(len, texts)) > 40:  # from a little before the first character that differs
+        start = max(len(os.path.commonprefix(texts)) - 8, 0)
+        texts = ["..." * (start > 0) + text[start:start + 34] + "..." * (len(text) > start + 34) for text in texts]
+    return [] if before == now else [f"{name} was {texts[0]} and is {texts[1]}"]
 
 # %% ../../nbs/training/run.ipynb #502de63b
 def check_resumable(folder: Path, resume: bool) -> bool:
@@ -312,7 +315,8 @@ def _check_agreement(device: Device, task: Task, config: TrainConfig, data: Any)
     "Check that all processes have process 0's settings, `data` and versions; `KitError` names machine and key."
     if device.world == 1:
         return
-    settings: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": package_versions()}
+    versions = dict(package.rsplit(" ", 1) for package in package_versions().split(", "))
+    settings: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": versions}
     if find_rank().local_rank == 0:  # a machine reads its recordings once
         settings["data"] = data if device.is_main else task.fingerprint(None)
     settings = json.loads(json.dumps(settings, default=str))
@@ -818,12 +822,17 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     needed = on_main(device, lambda: check_disk_space(run.folder, size, num_kept))
     hours = f", or {config.hours:.3g} hours" if config.hours else ""
     start = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
+    schedule = (f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
+                f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}")
+    if config.warmup_steps >= config.steps:
+        schedule = (f"warning: the warm-up takes {config.warmup_steps} steps and the run ends at step {config.steps}, "
+                    f"before the learning rate reaches {config.lr:g}: give more --steps, or --warmup-steps "
+                    f"{config.steps // 4}")
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
         "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
-        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
-                    f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}",
+        "schedule": schedule,
         "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped "
                  f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
         "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",

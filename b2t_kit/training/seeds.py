@@ -6,7 +6,6 @@
 __all__ = ['SAVED', 'spread_of', 'spread_text', 'device_variables', 'share_devices', 'SeedBoard', 'train_side_by_side']
 
 # %% ../../nbs/training/seeds.ipynb #72f2134c
-import ctypes
 import math
 import os
 import signal
@@ -15,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core import KitError, as_png, child_environment, read_text, save_json, write_atomically
+from ..core import KitError, as_png, child_environment, end_with_parent, read_text, save_json
+from ..core import write_atomically
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best
@@ -107,12 +107,6 @@ class SeedBoard:
             if self.canvas:
                 self.canvas.show(figure)
 
-# %% ../../nbs/training/seeds.ipynb #c7921882
-def _end_with_parent() -> None:
-    "Let Linux send this process SIGTERM when the one that started it ends; called between fork and exec."
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
 # %% ../../nbs/training/seeds.ipynb #5efc2131
 SAVED = (0, 128 + 1, 128 + 2, 128 + 15)  # exit statuses of a run that saved: SIGHUP, SIGINT, SIGTERM
 
@@ -137,7 +131,7 @@ def train_side_by_side(
             environment = {name: value for name, value in {**child_environment(), **own}.items() if own.get(name) != ""}
             process = subprocess.Popen(command, env=environment,
                                        stdin=subprocess.DEVNULL, stdout=stack.enter_context(open(output, "ab")),
-                                       stderr=subprocess.STDOUT, preexec_fn=_end_with_parent)
+                                       stderr=subprocess.STDOUT, preexec_fn=end_with_parent)  # between fork and exec
             processes[seed] = stack.enter_context(process)  # waits for it
             stack.callback(process.terminate)  # before it waits; nothing if it has ended
         while len(statuses) < len(processes):
