@@ -41,8 +41,7 @@ from ..text.lexicon import Lexicon
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
-DISBELIEF = ("the decoder does not believe its own words; is it that of this participant and day, are all channels in "
-             "order, is their sign right?")
+DISBELIEF = "the decoder does not believe its own words"
 PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late
 
 
@@ -85,7 +84,8 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
         if state.fault:
             return Status("damaged", f"damaged: {state.fault}")
         if state.belief == "untrusted":
-            return Status("untrusted", f"these words cannot be trusted: {DISBELIEF}")
+            return Status("untrusted", f"these words cannot be trusted: {DISBELIEF}; check participant, day and decoder, "
+                          "and the order and the sign of the channels")
         remark = f", {state.remark}" if state.remark else ""
         if state.belief:
             return Status("unsure", f"unsure: the decoder hardly believes its own words{remark}")
