@@ -4,7 +4,7 @@
     python benchmarks/live_faults.py DEMO [--kinds NAME ...] [--healthy MINUTES]
 
 Each stream is the demo's validation recordings, healthy for eight seconds and then faulty for sixteen. A row says what
-state was shown last, how many seconds after the first faulty bin the session first said something else than "live",
+states were shown, how many seconds after the first faulty bin the session first said something else than "live",
 and of the sentences that ended while the stream was faulty: words of finished ones, how many of these are right, how
 many are spoken aloud, and of how many sentences no words were finished. `--healthy` plays so many minutes without a
 fault and prints every alarm.
@@ -137,22 +137,24 @@ class Seen:
     "A watcher that notes states and finished sentences."
 
     def __init__(self, source: Faulty) -> None:
-        self.source, self.first, self.last, self.finals = source, None, "", []
-        self.alarms: list[str] = []
+        self.source, self.first, self.finals = source, None, []
+        self.states: dict[str, str] = {}  # the first line of each state other than "live"
 
     def show(self, moment: Moment) -> None:
         now = time.perf_counter()
-        if self.source.began and moment.status.text != "live" and not moment.over and self.first is None:
+        if self.source.began and moment.status.name not in ("live", "late") and not moment.over and self.first is None:
             self.first = now - self.source.began
-        if not moment.over and moment.status.name != "warming up":
-            if moment.status.text not in ("live", self.last):
-                self.alarms.append(moment.status.text)
-            self.last = moment.status.text if moment.status.text != "live" or not self.alarms else self.last
+        if not moment.over and moment.status.text != "live":
+            self.states.setdefault(moment.status.name, moment.status.text)
         for update in moment.updates:
             if update.final and self.source.began and self.source.began < now:
                 spoken = not (moment.doubt or getattr(moment, "unsure", ""))
                 self.finals.append((update.sentence.split(), normalise(moment.said).split(),
                                     bool(moment.doubt), spoken))
+
+    def shown(self) -> str:
+        "The states shown, but those before the first bin and after the last one."
+        return "; ".join(text for name, text in self.states.items() if name not in ("warming up", "waiting"))
 
 
 def play(decoder, kind: Kind, trials: list, others: list, bins: int) -> Seen:
@@ -180,10 +182,10 @@ def main() -> None:
         _, others = load(Path(folder) / "data")
     if options.healthy:
         seen = play(decoder, Kind(well=True), trials, others, int(options.healthy * 60 / BIN_SECONDS))
-        print(f"{len(seen.finals)} sentences, alarms: {[one for one in seen.alarms if 'waiting' not in one]}, "
-              f"not spoken: {sum(not spoken for *_, spoken in seen.finals)}")
+        print(f"{len(seen.finals)} sentences, states: {seen.shown() or 'live'}; "
+              f"{sum(not spoken for *_, spoken in seen.finals)} not spoken, {sum(one[2] for one in seen.finals)} not finished")
         return
-    print("| stream | last state shown | told after | words finished | right | spoken | sentences not finished |")
+    print("| stream | states shown | told after | words finished | right | spoken | sentences not finished |")
     print("|---|---|--:|--:|--:|--:|--:|")
     for name in options.kinds:
         seen = play(decoder, KINDS[name], trials, others, HEALTHY + FAULTY)
@@ -192,7 +194,7 @@ def main() -> None:
         right = sum(len(words) - min(Levenshtein.distance(words, said), len(words)) for words, said, *_ in finished)
         spoken = sum(len(words) for words, *_, spoken in finished if spoken)
         told = "" if seen.first is None else f"{seen.first:.1f} s"
-        print(f"| {name} | {(seen.last or 'live')[:110]} | {told} | {words} | {right} | {spoken} | "
+        print(f"| {name} | {seen.shown()[:160] or 'live'} | {told} | {words} | {right} | {spoken} | "
               f"{len(seen.finals) - len(finished)} |", flush=True)
 
 

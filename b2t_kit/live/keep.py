@@ -95,7 +95,7 @@ class Keeper:
                         self.lines[self.number] = self.decoded[self.number] = printable(update.sentence)
                     self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
                                 others=update.alternatives, reason=update.reason, said=printable(moment.said),
-                                doubt=moment.doubt, bins=[first, end])
+                                doubt=moment.doubt, unsure=moment.unsure, bins=[first, end])
                 elif update.sentence != self.words:
                     self.words = update.sentence
                     self._event("words", words=update.words)

@@ -74,7 +74,7 @@ class Feed:
     def __init__(self) -> None:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()}
-        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "unknown": (),
+        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "unknown": (), "doubtful": False,
                                     "words_ms": None, "doubt": "", "over": False}
         self.changes = self.bins = self.finals = 0
         self.phoneme = ""  # of the last frame
@@ -94,13 +94,13 @@ class Feed:
                     self.log["phonemes"].append((self.changes, phoneme))
                 self.phoneme = update.phoneme
                 self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final,
-                             "unknown": moment.unknown if update.final else ()}
+                             "unknown": moment.unknown if update.final else (), "doubtful": moment.unsure}
                 if update.final:
                     self.finals += 1
                     self.log["sentences"].append((self.changes, {
                         "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
                         "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
-                        "doubt": moment.doubt, "unknown": moment.unknown, "known": moment.known}))
+                        "doubt": moment.doubt, "unsure": moment.unsure, "unknown": moment.unknown, "known": moment.known}))
                 else:
                     self.now["words_ms"] = 1000 * update.delay
             for index, (_, sentence) in enumerate(self.log["sentences"]):

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MOST_WAITING', 'REPAIRS', 'LONGEST_GAP', 'GIVE_UP', 'ASLEEP', 'SHORTEST', 'MOST_PIECES', 'MOST_BYTES', 'JUDGED',
            'EVERY', 'BY_CHANCE', 'MANY', 'STILL', 'GONE_STILL', 'SPREAD', 'MOST_MEAN', 'FAR', 'PAUSED', 'BACKLOG',
-           'SETTLED', 'STARTS', 'Piece', 'LiveSource', 'play', 'RecordingSource', 'ParticipantSource', 'count_repairs',
-           'count_refusal', 'Bridge', 'Inbox', 'name_features', 'swing_together', 'Quality']
+           'SETTLED', 'SLOW', 'STARTS', 'Piece', 'LiveSource', 'play', 'RecordingSource', 'ParticipantSource',
+           'count_repairs', 'count_refusal', 'Bridge', 'Inbox', 'name_features', 'swing_together', 'Quality']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
 import queue
@@ -377,7 +377,7 @@ SPREAD, MOST_MEAN = (0.2, 3.0), 1.5  # of z-scores: of the typical feature; of a
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
 PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
 BACKLOG = 10.0  # most seconds that bins may have waited on their way; they come at once and are no faster sender
-SETTLED = 1.0  # seconds that bins must come too fast
+SETTLED, SLOW = 1.0, 3.0  # seconds that bins must come too fast; too slowly, as they also do to a busy machine
 STARTS = 4  # starts of a sender within `JUDGED` bins that are too many
 
 
@@ -455,7 +455,7 @@ class Quality:
             return rate if self.arrived - self.fast_since >= SETTLED else wanted
         self.fast_since = None
         seconds = last[1] - first[1]
-        slow = (last[0] - first[0]) / seconds if seconds > 1.25 else wanted
+        slow = (last[0] - first[0]) / seconds if seconds > SLOW else wanted
         return slow if slow < 0.6 * wanted else wanted
 
     def _look(self) -> str:

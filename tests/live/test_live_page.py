@@ -273,6 +273,23 @@ def test_a_page_that_comes_back_shows_nothing_twice(browser) -> None:
 
 
 @browser_needed
+def test_words_that_may_not_be_known(browser) -> None:
+    """They stay marked after the end; each that stands apart can be expected, once it is asked how it is written."""
+    with PageServer(session := quiet_session(), port=0) as server:
+        browser.get(server.url)
+        words = tuple((word, 0.995) for word in ("i", "met", "three", "and", "saw", "trip", "glass"))
+        unknown = ("", "", "K R IY", "", "", "T R IH P", "AH")
+        server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue", words)], unknown=unknown,
+                                known=("T R IH P AH",)))
+        until(lambda: texts(browser, "#sentences .marks button") == ["✓", "✗", "Expect kree"])
+        time.sleep(1.5)  # a message comes each second
+        assert texts(browser, "#words .unknown") == ["three", "trip", "glass"]
+        browser.find_elements("css selector", "#sentences .marks button")[-1].click()
+        assert browser.find_element("id", "hotword-text").get_property("value") == "kree K R IY" and not session.decoder.hotwords
+        assert browser.find_element("id", "cue").accessible_name == "The sentence ends here"
+
+
+@browser_needed
 def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The server dies while the stream is well and the session is kept: nobody says so of it any more."""
     session = quiet_session()
@@ -441,10 +458,17 @@ def test_a_listener(browser) -> None:
         shows(browser, words="and then", note="You correct: go away")
         press(browser, "correct-text", "re\n")
         until(lambda: len(kept.marks) == 3)
-        press(browser, "right")
-        until(lambda: len(kept.marks) == 4)
+        press(browser, "fix")
+        press(browser, "correct-text", "and now\n")  # in the place of the sentence that is there, which is selected
+        shows(browser, words="and now")
+        press(browser, "right")  # of the correction
+        until(lambda: browser.find_element("id", "right").get_attribute("aria-pressed") == "true")
+        assert text(browser, "words") == "and now"
+        press(browser, "right")  # undo
+        shows(browser, words="and then")
         assert kept.marks == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(4, "wrong"),
-                              SentenceMark(4, "corrected", "stay here"), SentenceMark(5, "right")]
+                              SentenceMark(4, "corrected", "stay here"), SentenceMark(5, "corrected", "and now"),
+                              SentenceMark(5, "right", "and now"), SentenceMark(5, "none")]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
@@ -460,6 +484,7 @@ def test_no_sentence_leaves_the_device_to_be_spoken(browser) -> None:
         press(browser, "aloud")
         shows(browser, note=lambda now: "no voice" in now)
         assert browser.find_element("id", "voice").get_attribute("textContent") == "none on this device"
+        assert text(browser, "aloud") == "Speak: off"
         session.decoder.words = ["come", "here"]
         session.run()
         shows(browser, note=lambda now: "do nothing any more" in now)

@@ -1,6 +1,9 @@
 """Streams of laboratories: an LSL outlet, and a real Redis server as BRAND's programs use it."""
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.data.dataset import BIN_SECONDS
-from b2t_kit.live.rigs import LslSource, RedisSource, choose_source
+from b2t_kit.live.rigs import LslSource, RedisSource, StreamSource, choose_source
 from b2t_kit.live.sources import Bridge, Inbox, Piece, count_repairs
 from stand_ins import free_port, until, web_server
 
@@ -255,3 +258,36 @@ def test_a_server_with_a_password(port: int, tmp_path: Path, monkeypatch: pytest
 def test_a_web_server_where_redis_should_be(port: int) -> None:
     with web_server(port), Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
         received.refuses(f"no Redis stream at 127.0.0.1:{port}")
+
+
+SENDER = """
+import sys, threading, time
+import numpy as np
+from b2t_kit.live.rigs import StreamSender
+from b2t_kit.live.sources import Piece
+sender = StreamSender(sys.argv[1])
+sender.wait_for_receiver(threading.Event())
+for number in range(10**6):
+    sender.send(Piece(number, np.zeros((1, 4), np.float32), 0.0))
+    time.sleep(0.02)
+"""
+
+
+def test_a_sender_that_sleeps(port: int) -> None:
+    """A program that stands still is no stranger; it is heard again when it wakes. One that never said a word may be one."""
+    pytest.importorskip("zmq")
+    with subprocess.Popen([sys.executable, "-c", SENDER, f"127.0.0.1:{port}"]) as sender:
+        try:
+            with Received(StreamSource(f"127.0.0.1:{port}")) as received:
+                received.take(5)
+                sender.send_signal(signal.SIGSTOP)
+                until(lambda: "does not answer" in received.source.waiting)
+                assert received.source.link == "asleep"
+                sender.send_signal(signal.SIGCONT)
+                last = received.bridge.next
+                until(lambda: received.take(1)[0].first >= last)
+        finally:
+            sender.kill()
+    with socket.create_server(("127.0.0.1", 0)) as mute, Received(StreamSource(f"127.0.0.1:{mute.getsockname()[1]}")) as received:
+        until(lambda: "says nothing" in received.source.waiting)
+        assert received.source.link == "mute"
