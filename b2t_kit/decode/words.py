@@ -30,7 +30,7 @@ from ..text.phonemes import PHONEMES, normalise
 # %% ../../nbs/decode/words.ipynb #3f12d939
 def words_of(sentences: Iterable[str]) -> list[str]:  # in the order in which they come
     "Return the different words of some sentences, as scored text can contain them."
-    words = (word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split())
+    words = (word for sentence in sentences for word in normalise(sentence).split())
     return [word for word in dict.fromkeys(words) if re.search("[a-z]", word)]
 
 
@@ -120,7 +120,7 @@ def make_model(
 ) -> LanguageModel:
     "Return a mixture of the training sentences and general English; raise `KitError` if a file cannot be used."
     guard = LeakGuard(scored, "drop")
-    different = dict.fromkeys(" ".join(normalise(one, map_apostrophes=True).split()) for one in training)
+    different = dict.fromkeys(" ".join(normalise(one).split()) for one in training)
     kept = [one for one in different if one and guard(one.split(), "the training sentences")]
     if english.path:
         general = read_language_model(english.path).to_arrays()
@@ -161,7 +161,7 @@ def kept_model(
     "Return the model of `make_model`, made only once; raise `KitError` if a file cannot be used."
     from b2t_kit.simulate import phrases
 
-    scored = sorted({normalise(one, map_apostrophes=True) for one in scored})
+    scored = sorted({normalise(one) for one in scored})
     try:
         folder = kept_models()
         with new_folders(folder):
