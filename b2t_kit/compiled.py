@@ -28,6 +28,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.serialize import dumps
 from numba.extending import overload
 
+import b2t_kit
 from .core import KitError, content_hash, read_bytes, written_aside
 
 # %% ../nbs/compiled.ipynb #5b29b469
@@ -102,7 +103,7 @@ def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
     return texts, called
 
 # %% ../nbs/compiled.ipynb #3f2c15b9
-PACKAGE = Path(__file__).parent if "__file__" in globals() else Path(sys.modules["b2t_kit"].__file__).parent
+PACKAGE = Path(b2t_kit.__file__).parent
 MOST_FILES = 400  # that are kept, the newest; a search has about fifty
 
 
@@ -169,9 +170,10 @@ class StoredCode:
         versions = [sys.version, numba.__version__, llvmlite.__version__, np.__version__]
         try:
             parts, called = _parts(self.function)
-            for other in called:  # compiled with other values than those that its name would be made from
-                if other is not self.function and getattr(other._cache, "compiled_from", {""}) - {content_hash(_parts(other)[0])}:
-                    return None
+            for other in called:
+                made_from = getattr(other._cache, "compiled_from", {"unknown"})
+                if other is not self.function and made_from - {content_hash(_parts(other)[0])}:
+                    return None  # it was compiled before one of its values changed
         except (TypeError, ValueError):
             return None
         self.compiled_from.add(content_hash(parts))

@@ -1,4 +1,5 @@
 """Changed contents under old names and times: each cache is computed again or refused, never believed."""
+import hashlib
 import itertools
 import os
 import shutil
@@ -9,14 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
+import numba
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit import lm
 from b2t_kit.cli import main
+from b2t_kit.compiled import compiled
 from b2t_kit.core import MEMO, CachedFiles, KitError, content_hash, file_mark, load_json, save_json, stored_key, to_dict
 from b2t_kit.data.dataset import Recordings
+from b2t_kit.decode import align
 from b2t_kit.decode import decode as decoding
 from b2t_kit.decode import search as searching
 from b2t_kit.decode import tune
@@ -433,3 +437,50 @@ def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     rewrite(path, lambda path: path.write_bytes(whole[:place] + np.float32(-0.7).tobytes() + whole[place + 4:]))
     assert lm.map_model(path).header_hash == right
     assert run(DECODE) == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err
+
+
+def test_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is found again only by what would compile to the same, as it was written, in a folder that nobody else writes."""
+    logits = np.random.default_rng(0).standard_normal((9, 41))
+
+    def found() -> bool:
+        function = compiled(align.add_quiet.py_func)
+        function._cache.cache_path = tmp_path / "code"
+        function(logits)
+        return bool(sum(function.stats.cache_hits.values()))
+
+    def changed(change: Callable[[pytest.MonkeyPatch], object]) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            return found()
+
+    assert not found() and found()
+    (file,) = (tmp_path / "code").iterdir()
+    whole = file.read_bytes()
+    for what, change in {
+            "a constant": lambda patch: patch.setattr(align, "SILENCE", 3),
+            "a constant of another type": lambda patch: patch.setattr(align, "SILENCE", np.int32(align.SILENCE)),
+            "a function": lambda patch: patch.setattr(align, "combine", compiled(lambda a, b: a)),
+            "options of the compiler": lambda patch: patch.setattr("numba.config.BOUNDSCHECK", 1),
+            "a version": lambda patch: patch.setattr("numba.__version__", "0"),
+            "a called function of earlier constants": lambda patch: patch.setattr(
+                align.combine._cache, "compiled_from", {"other"}),
+            "a value without a name": lambda patch: patch.setattr(align, "SILENCE", [40])}.items():
+        try:
+            assert not changed(change), what
+        except numba.core.errors.NumbaError:  # which cannot be compiled at all
+            assert "without" in what
+        assert file.read_bytes() == whole, what
+    assert found()
+    for place in (0, 40, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:])
+        assert not found() and file.read_bytes()[:32] == hashlib.sha256(file.read_bytes()[32:]).digest()
+    for path, mode in ((tmp_path / "code", 0o777), (tmp_path / "code", 0o775), (file, 0o666)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        assert not found(), (path, mode)
+        path.chmod(before)
+    whole = file.read_bytes()
+    shutil.move(tmp_path / "code", tmp_path / "elsewhere")
+    (tmp_path / "code").symlink_to(tmp_path / "elsewhere")
+    assert not found() and (tmp_path / "elsewhere" / file.name).read_bytes() == whole

@@ -1,11 +1,15 @@
 """A model of one's own whose file is edited after training: a comment locks nothing, and nothing stale is returned."""
+import linecache
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json
+from b2t_kit.core import load_json, say_once
 from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.models import model
 
 pytestmark = pytest.mark.usefixtures("dots")
 OWN = """from dataclasses import dataclass
@@ -126,3 +130,87 @@ def test_what_a_model_of_ones_own_gets_wrong(here: Path, capsys: pytest.CaptureF
         assert main(f"{train} {name}.py:Own".split()) == 2 and not (here / "new").exists()
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and told.startswith(f"error: {expected}"), told
+
+
+NET = """from dataclasses import dataclass
+from b2t_kit.models.model import ModelConfig
+{imports}
+
+@dataclass(frozen=True)
+class Net(ModelConfig):
+    patch: int = 8
+    stride: int = 8
+    num_features: int | None = None
+    num_classes: int = 41
+
+    def build(self):
+        {late}
+        raise NotImplementedError
+"""
+IMPORTS = {  # statement at the top, or in a method -> the file that is edited
+    "from part import FACTOR": "part.py",
+    "from part import *": "part.py",
+    "import part as other": "part.py",
+    "late: from part import FACTOR": "part.py",
+    "late: import importlib; importlib.import_module('part')": "part.py",
+    "import importlib; other = importlib.import_module('pa' + 'rt')": "part.py",
+    "from package.inner import FACTOR": "package/inner.py",
+    "from package import inner": "package/inner.py",
+    "import package.inner": "package/__init__.py",
+    "from package.relative import FACTOR": "package/inner.py",
+    "from through import FACTOR": "part.py",
+    "from far import FACTOR": "elsewhere/far.py",
+    "try:\n    from part import FACTOR\nexcept ImportError:\n    FACTOR = 1": "part.py",
+}
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_every_file_that_a_model_imports_is_in_its_name(
+        statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """However it imports it. Edited and named again in one process, it is run again; not named, it is said."""
+    late = statement.startswith("late: ")
+    source = NET.format(imports="" if late else statement, late=statement.removeprefix("late: ") if late else "")
+    for name, text in {"own.py": source, "part.py": "FACTOR = 1.0\n", "through.py": "from part import FACTOR\n",
+                       "package/__init__.py": "", "package/inner.py": "FACTOR = 1.0\n", "elsewhere/far.py": "FACTOR = 1.0\n",
+                       "package/relative.py": "from .inner import FACTOR\n", "unrelated.py": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for folder in (tmp_path / "elsewhere", tmp_path):
+        monkeypatch.syspath_prepend(str(folder))
+    say_once.cache_clear()
+    monkeypatch.setattr(model, "_FILES", {})
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    which, edited = f"{tmp_path / 'own.py'}:Net", tmp_path / IMPORTS[statement]
+    before = model.model_class(which)
+    name = model.model_name(before)
+    assert "unrelated.py" not in model.model_sources(before) and not capsys.readouterr().err
+    assert model.model_class(which) is before
+    edited.write_text("FACTOR = -3.0\n")
+    assert model.model_name(before) == name, "it is still what was run"
+    assert f"{edited.name}: has changed since this process imported it" in capsys.readouterr().err
+    after = model.model_class(which)
+    assert after is not before and model.model_name(after) != name
+    assert getattr(sys.modules["own"], "FACTOR", -3.0) == -3.0
+
+
+def test_a_model_of_a_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Is named by its class, and by what that uses of the notebook: the network's class, functions, constants."""
+    monkeypatch.setattr(linecache, "cache", dict(linecache.cache))
+    main_module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main_module)
+
+    def cells(**changes: str) -> str:
+        parts = {"config": NET.format(imports="", late="return Network(self)"), "network": "class Network:\n    factor = half(FACTOR)\n",
+                 "half": "def half(x):\n    return x / 2\n", "constant": "FACTOR = 3.0\n", "other": "OTHER = 3.0\n"} | changes
+        for name in ("constant", "other", "half", "network", "config"):
+            file = f"<cell {name} {len(linecache.cache)}>"
+            linecache.cache[file] = len(parts[name]), None, parts[name].splitlines(keepends=True), file
+            exec(compile(parts[name], file, "exec"), vars(main_module))
+        return model.model_name(main_module.Net)["sha256"]
+
+    first = cells()
+    assert cells() == first == cells(other="OTHER = 4.0\n")
+    changes = {"constant": "FACTOR = 4.0\n", "half": "def half(x):\n    return x / 3\n",
+               "network": "class Network:\n    factor = 1 + half(FACTOR)\n"}
+    assert len({first, *(cells(**{part: text}) for part, text in changes.items())}) == 4

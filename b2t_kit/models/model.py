@@ -19,6 +19,7 @@ import pkgutil
 import re
 import sys
 import sysconfig
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -718,7 +719,7 @@ def _notebook_sources(config_class: type) -> dict[str, bytes]:
         if isinstance(value, (bool, int, float, str, bytes, tuple)):
             texts[name] = f"{name} = {value!r}\n"
         elif module == "__main__" and (inspect.isclass(value) or inspect.isfunction(value)):
-            texts[name] = class_source(value)
+            texts[name] = class_source(typing.cast(type, value))
             with suppress(SyntaxError):
                 words = {node.id for node in ast.walk(ast.parse(texts[name])) if isinstance(node, ast.Name)}
                 queue += sorted(words - set(texts))
