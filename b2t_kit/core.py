@@ -331,8 +331,8 @@ def new_folders(folder: str | Path) -> Iterator[Path]:
 
 # %% ../nbs/core.ipynb #6dddb55a
 def check_target(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
-    """Raise `KitError` if no file can be written at `path`, whose folder need not exist, or if it is one of the files that
-    are read for it; makes nothing itself."""
+    """Raise `KitError` if no file can be written at `path`, whose folder need not exist, or if it is
+    one of the inputs; makes nothing itself."""
     for source in inputs:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise KitError(f"{path}: is also read, and would be overwritten; choose another name")

@@ -577,12 +577,14 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 
 # %% ../../nbs/data/convert.ipynb #548e2115
 def with_known_sentence(one: SourceTrial) -> SourceTrial:
-    "Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its split needs one."
+    """Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its
+    split needs one."""
     if not one.sentence or read_sentence(one.sentence) is not None:
         return one
     if one.split in ("train", "val"):
-        raise Fault(one.path, one.place, "", f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; "
-                    f"a trial of {one.split} needs one; without, its split is test")
+        message = (f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; a trial "
+                   f"of {one.split} needs one; without, its split is test")
+        raise Fault(one.path, one.place, "", message)
     return replace(one, sentence=None)
 
 # %% ../../nbs/data/convert.ipynb #66d69482
@@ -612,7 +614,7 @@ class Converted:
     kept: int = 0  # days that were complete before
     faults: list[Fault] = field(default_factory=list)
     foreign: int = 0  # sentences with letters beyond a to z, whose phonemes are of what is left
-    missing: list[str] = field(default_factory=list)  # trials whose sentence stands for a missing value
+    missing: list[str] = field(default_factory=list)  # trials with "nan" or the like for a sentence
     guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
@@ -623,8 +625,8 @@ class Converted:
         lines = [f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
         lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
         if self.missing:
-            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing value, and are of the "
-                         f"test split: {', '.join(self.missing[:5])}")
+            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing "
+                         f"value, and are of the test split: {', '.join(self.missing[:5])}")
         if self.foreign:
             lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
                          "write them with a to z")
@@ -647,7 +649,8 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
             check_source_trial(importer, known, earlier)
             trials.append(known)
             if known is not item:
-                done.missing.append(f"{item.place} of {item.path.name} ({str(item.sentence).strip()!r})")
+                text = str(item.sentence).strip()
+                done.missing.append(f"{item.place} of {item.path.name} ({text!r})")
         except Fault as fault:
             faults.append(fault)
     done.faults += faults
