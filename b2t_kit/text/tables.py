@@ -349,7 +349,7 @@ def utterance_kind(lines: Sequence[str]) -> Literal["first", "last", ""]:
     if all(line.strip().count("\t") == 1 for line in filled):
         return "first"
     words = [line.split(maxsplit=1)[0] for line in filled]
-    names = [bool(re.search("[0-9_/]", word)) for word in words]
+    names = [bool(re.search("[0-9_]", word)) for word in words]
     if len(filled) == 1 and is_whole(words[0]):
         return ""  # a sentence that begins with a number
     if len(filled) > 2 and len(filled) > sum(names) > len(filled) / 2:
@@ -469,7 +469,8 @@ def read_table(
     rows = dict[tuple, Votes]()
     for key, line in zip(keys, lines):
         if key in rows:
-            raise KitError(f"{path}: {line.where}: {' '.join(map(str, key))} is there twice")
+            name = line.name or " ".join(map(str, key))
+            raise KitError(f"{path}: {line.where}: {name} is there twice")
         rows[key] = line.votes
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")
