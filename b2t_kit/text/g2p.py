@@ -255,7 +255,7 @@ def sentence_to_phonemes(
     sentence: str,  # any text without digits
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary
 ) -> list[str]:  # names with a "|" after every word
-    "Return the labels of a sentence, as phoneme names; raise `KitError` if it contains digits or `<unk>`."
+    "Return the labels of a sentence, as phoneme names; raise `KitError` for digits and `<unk>`."
     if any(character.isdigit() for character in unescaped(sentence)):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     if UNKNOWN_WORD in (line := normalise_lines(" ".join(sentence.split("\n")))):

@@ -165,7 +165,8 @@ def remove_punctuation(sentence: str) -> str:
     return " ".join(text.split())
 
 # %% ../../nbs/text/phonemes.ipynb #c775de31
-FOREIGN_LETTER = re.compile("[^\\W\\d_A-Za-z\u02b9\u02bb\u02bc\ua78c]")  # beyond a to z; those four are apostrophes
+# beyond a to z; the last four are apostrophes
+FOREIGN_LETTER = re.compile("[^\\W\\d_A-Za-z\u02b9\u02bb\u02bc\ua78c]")
 _PLAIN = {
     **dict.fromkeys("\u2019\u2018\u201b\u02b9\u02bb\u02bc\ua78c\uff07\u00b4\u2032", "'"),
     **dict.fromkeys("\u2010\u2011\ufe63\uff0d", "-"),
@@ -204,8 +205,11 @@ def unescaped(text: str) -> str:
     return text
 
 # %% ../../nbs/text/phonemes.ipynb #dc7eff19
-_SHORT = "d|ll|m|n|re|s|t|ve|bout|cause|course|cuse|em|frisco|gain|kay|nother|round|til|till|tis|twas"
-_QUOTED = re.compile(rf"'(?<!\S')(?!(?:{_SHORT})\b)((?:[^'\n]|(?<=[A-Za-z])'(?=[A-Za-z]))+)(?<!\s)'(?![A-Za-z])", re.I)
+_SHORT = ("d|ll|m|n|re|s|t|ve|"
+          "bout|cause|course|cuse|em|frisco|gain|kay|nother|round|til|till|tis|twas")
+_QUOTED = re.compile(rf"'(?<!\S')(?!(?:{_SHORT})\b)"  # at the start of a word, but of no short form
+                     r"((?:[^'\n]|(?<=[a-z])'(?=[a-z]))+)"  # apostrophes within words are none
+                     r"(?<!\s)'(?![a-z])", re.IGNORECASE)
 _JOINED = re.compile(r"\.\.+|\.(?<=[a-z][a-z]\.)(?=[A-Z][a-z])")
 
 
@@ -215,7 +219,8 @@ def _separated(text: str) -> str:
 
 # %% ../../nbs/text/phonemes.ipynb #a3aaff54
 UNKNOWN_WORD = "\0"  # what `<unk>` in a text becomes
-MARKER = re.compile(r"</?[a-z][a-z0-9_-]{0,15} ?/?>|\[(?:unk|pad|cls|sep|mask|bos|eos)\]", re.IGNORECASE)
+MARKER = re.compile(r"</?[a-z][a-z0-9_-]{0,15} ?/?>|\[(?:unk|pad|cls|sep|mask|bos|eos)\]",
+                    re.IGNORECASE)
 
 
 def _unmarked(text: str) -> str:
