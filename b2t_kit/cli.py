@@ -365,8 +365,12 @@ def checked_settings(verb: Train) -> "SpeechRun":
     missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if missing:
         raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
-    verb.settings.check()
-    return verb.settings
+    settings = verb.settings
+    if "val" in settings.task.splits and settings.train.eval_every:
+        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last step counts")
+        settings = replace(settings, train=replace(settings.train, eval_every=0))
+    settings.check()
+    return settings
 
 # %% ../nbs/cli.ipynb #1f7f9124
 def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
@@ -377,8 +381,9 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
     missing = [folder for folder in folders if not (folder / TEMPERATURE_FILE).exists()]
     source = Path(verb.config or "").parent
     if missing and not (str(verb.config).endswith(".json") and (source / TEMPERATURE_FILE).is_file()):
-        raise KitError("splits: with val, no trials are left to fit a temperature to; add --config RUN/config.json of "
-                       "a run with the same settings that was validated (b2t eval fits its temperature)")
+        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from the logits, "
+              "unless --config RUN/config.json names a run with these settings that was validated (b2t eval fits its own)")
+        return
     for folder in missing:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TEMPERATURE_FILE, CHOICE):
