@@ -367,7 +367,8 @@ def checked_settings(verb: Train) -> "SpeechRun":
         raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
     settings = verb.settings
     if "val" in settings.task.splits and settings.train.eval_every:
-        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last step counts")
+        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last "
+              "step counts")
         settings = replace(settings, train=replace(settings.train, eval_every=0))
     settings.check()
     return settings
@@ -381,8 +382,8 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
     missing = [folder for folder in folders if not (folder / TEMPERATURE_FILE).exists()]
     source = Path(verb.config or "").parent
     if missing and not (str(verb.config).endswith(".json") and (source / TEMPERATURE_FILE).is_file()):
-        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from the logits, "
-              "unless --config RUN/config.json names a run with these settings that was validated (b2t eval fits its own)")
+        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from "
+              "the logits, unless --config RUN/config.json names a run with these settings that was validated")
         return
     for folder in missing:
         folder.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,8 @@ class LogitSource:
         "Return the temperature of the logits: fitted to known sentences, or estimated without any."
         return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
                                 [choice_key(trial.place, trial.truth or "") for trial in trials],
-                                trials[0].order if trials else PHONEME_ORDER, [trial.name for trial in trials])
+                                trials[0].order if trials else PHONEME_ORDER,
+                                [trial.name.rpartition(", ")[2] for trial in trials])
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         "Return where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
