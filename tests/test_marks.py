@@ -99,16 +99,22 @@ def test_a_run_on_all_labelled_trials(here: Path, said, capsys: pytest.CaptureFi
     "`--splits train val`: no checkpoint is chosen, what was fitted is the validated run's, and scores of val say trained on."
     said(f"{DECODE} --tune")
     train = "train --config run/config.json --splits train val --data data --device cpu --out final"
-    assert main(train.split()) == 2 and "--eval-every 0" in capsys.readouterr().err
-    assert main(f"{train.replace('run/config.json', 'linear')} --eval-every 0".split()) == 2
-    assert "--config RUN/config.json" in capsys.readouterr().err and not Path("final").exists()
-    assert "trained on as well" in said(f"{train} --eval-every 0")
+    alone = said(train.replace("run/config.json", "linear --steps 2").replace("final", "alone"))
+    assert "--config RUN/config.json" in alone and not Path("alone/temperature.json").exists()
+    printed = said(train)
+    assert "trained on as well" in printed and "--eval-every 0, the last step counts" in printed
+    assert "trained_per" in printed and "fitted on" not in printed
     assert load_json(Path("final/config.json"))["data"]["train"]["trials"] == 12
     assert f"({TRAINED})" in said(EVAL.replace("--run run", "--run final"))
     assert f"({TRAINED}; {FITTED}; {WEIGHTS})" in said(command := DECODE.replace("--run run", "--run final"))
     for name in ("temperature.json", "decoding.json"):
         assert load_json(Path("final") / name) == load_json(Path("run") / name)
-    assert "no validation: trained on train and val" in said("show final")
+    shown = said("show final")
+    assert "no validation: trained on train and val" in shown and "validation trained_per" in shown
+    assert "of the validation of another run, run, step" in shown and "CTC loss" not in shown
+    for verb in (EVAL, DECODE):
+        printed = said(verb.replace("--run run", "--run final"))
+        assert "that of run, step" in printed and "CTC loss" not in printed
     card = said("export --run final --out exported")
     assert "no validation: trained on train and val" in card and f"; {TRAINED}" in card
     assert f"({TRAINED})" in said(EVAL.replace("--run run", "--run exported"))
