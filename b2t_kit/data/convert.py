@@ -663,20 +663,20 @@ def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str
 
 def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     "Return what is odd about the times of a day's trials: some overlap, or one begins before the one before."
-    timed = sorted((one for one in trials if one.span), key=lambda one: one.span)
-    pairs = [(one, other) for one, other in pairwise(timed) if overlap(one, other)]
+    timed = [(str(one.span[0]), one.span[1], one) for one in trials if one.span]  # recording and beginning
+    by_time = [one for *_, one in sorted(timed, key=lambda row: row[:2])]
+    pairs = [(one, other) for one, other in pairwise(by_time) if overlap(one, other)]
     notes = []
     if pairs:
         one, other = pairs[0]
         notes.append(Note(other.path, other.place, "", f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
                           f"{len(pairs)} of {len(timed)} trials begin before another has ended"))
-    ordered = [one for one in trials if one.span and not one.split]  # of these the last ones become validation
-    backward = [(one, other) for one, other in pairwise(ordered)
-                if one.span[0] == other.span[0] and one.span[1] > other.span[1]]
+    pooled = [row for row in timed if not row[2].split]  # of these the last ones become validation
+    backward = [(row, later) for row, later in pairwise(pooled) if row[0] == later[0] and row[1] > later[1]]
     if backward:
-        one, other = backward[0]
-        notes.append(Note(other.path, other.place, "", f"begins at {other.span[1]:.6g} s, before {one.place} at "
-                          f"{one.span[1]:.6g} s, so the last trials are not the latest; are the times right?"))
+        (_, first, one), (_, second, other) = backward[0]
+        notes.append(Note(other.path, other.place, "", f"begins at {second:.6g} s, before {one.place} at {first:.6g} s, "
+                          "so the last trials are not the latest; are the times right?"))
     return notes
 
 
@@ -685,11 +685,11 @@ def rate_notes(
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
 ) -> list[Note]:
     "Return what is odd about the threshold crossings of a day: neurons fire 0.1 to 200 times a second."
-    one = next((trial for trial in trials if trial.scale is not None), None)
+    one = next((trial for trial in trials if trial.scale in scales), None)
     if one is None or "threshold crossings" not in one.signal.kinds:
         return []
     kinds = one.signal.kinds
-    means, spreads = scales[one.scale]
+    means, spreads = scales[one.scale or 0]
     part = len(means) // len(kinds) * kinds.index("threshold crossings")
     counts = slice(part, part + len(means) // len(kinds))
     alive = spreads[counts] > 1e-7
