@@ -864,12 +864,18 @@ class Runs(Verb):
 @dataclass(frozen=True)
 class Show(Verb):
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
-    run: Positional[RunFolder]  # run folder
+    run: Positional[RunFolder]  # run folder, exported decoder, or folder of the published baseline
     json: OptionalFile = None  # write the answer to this file
 
     def act(self) -> None:
-        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text
+        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text, weights_facts
 
+        if facts := weights_facts(self.run):
+            lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
+            print(self.run, *lines, "\nnext:", *(f"  {line}" for line in facts["next"]), sep="\n")
+            if self.json:
+                save_json(self.json, facts)
+            return
         state = run_state(self.run)
         print(show_text(state))
         if self.json:
