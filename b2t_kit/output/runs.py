@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FROM_RECORDINGS', 'BARS', 'NOT_VALIDATED', 'CARD_SETTINGS', 'damaged', 'RunState', 'run_state', 'flat', 'list_runs',
-           'aligned', 'runs_text', 'nearest_recipe', 'bars', 'next_steps', 'certainty', 'show_text', 'card', 'export',
-           'from_pretrained']
+           'aligned', 'runs_text', 'nearest_recipe', 'bars', 'next_steps', 'certainty', 'show_text', 'weights_facts',
+           'card', 'export', 'from_pretrained']
 
 # %% ../../nbs/output/runs.ipynb #05090e69
 import json
@@ -256,6 +256,28 @@ def show_text(state: RunState) -> str:
     parts["next:"] = next_steps(state)
     parts = {str(state.folder): [f"{name:<8} {text}" for name, text in facts.items()], **parts}
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items() if lines)
+
+# %% ../../nbs/output/runs.ipynb #e8993b48
+def weights_facts(folder: str | Path) -> dict[str, Any] | None:
+    "Describe published or exported weights; None for a run. Raises `KitError` if the folder is none of them."
+    folder = Path(folder)
+    if (folder / "config.json").is_file() and not (folder / f"{WEIGHTS}.safetensors").is_file():
+        return None
+    decoder = load_decoder(folder)
+    sizes, calibration = decoder.config.model, read_calibration(folder, decoder.digest)
+    kept = calibration_record(calibration, decoder.digest, decoder.origin) if calibration else None
+    count = sum(parameter.numel() for parameter in decoder.model.parameters())
+    options = f"--run {folder} --data RECORDINGS"
+    return {
+        "weights": decoder.origin,
+        "network": f"{type(decoder.model).__name__}, {count:,} parameters",
+        "input": f"{sizes.num_features} features, in patches of {sizes.patch} bins, every {sizes.stride} bins",
+        "days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}",
+        "certainty": certainty(kept),
+        "next": [f"b2t eval {options}", f"b2t decode {options} --tune",
+                 f"b2t submit {options} --out submission.csv",
+                 f"b2t train --from-run {folder} --data RECORDINGS --out RUN"],
+    }
 
 # %% ../../nbs/output/runs.ipynb #8d1d0fda
 CARD_SETTINGS = (
