@@ -182,7 +182,7 @@ def count_refusal(refused: Counter[str], reason: object) -> None:
 
 # %% ../../nbs/live/sources.ipynb #7c16c001
 LONGEST_GAP = 100  # most bins that replace a gap; older bins than that are of a sender that has started again
-GIVE_UP = 2.0  # seconds without a bin after which a sentence ends
+GIVE_UP = 6.0  # seconds without a bin after which a sentence ends; a network that stands still for five splits none
 ASLEEP = 0.5  # seconds in which nobody looked for bins: it was this machine that stood still, not the sender
 SHORTEST = 25  # bins between two cues; a sign that never goes back is one cue
 
@@ -464,7 +464,8 @@ class Quality:
         if len(gains) >= EVERY and (gains > 0).sum() < 0.1 * len(gains):
             return "the numbers of the bins stand still or run back, so no bin can be decoded"
         gains = gains[gains > 0]
-        if len(gains) >= EVERY and np.percentile(gains, 10) > 1:
+        low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
+        if low >= JUDGED or low == high > 1:
             return f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 wanted"
         num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
         if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
