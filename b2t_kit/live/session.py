@@ -406,6 +406,7 @@ class LiveSession:
                 state.fault = self.quality.take(new_piece)
                 state.doubt = state.fault or state.doubt
             self.bridge.broken = self.quality.broken
+            self.bridge.damaged = bool(state.fault)
             pieces = self.bridge.take(new_piece)
             state.remark = self.quality.remark or self.bridge.remark
         for piece in pieces:
