@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MOST_WAITING', 'REPAIRS', 'LONGEST_GAP', 'GIVE_UP', 'ASLEEP', 'SHORTEST', 'MOST_PIECES', 'MOST_BYTES', 'JUDGED',
            'EVERY', 'BY_CHANCE', 'MANY', 'STILL', 'GONE_STILL', 'SPREAD', 'MOST_MEAN', 'FAR', 'PAUSED', 'BACKLOG',
-           'SETTLED', 'SLOW', 'STARTS', 'Piece', 'LiveSource', 'play', 'RecordingSource', 'ParticipantSource',
+           'SETTLED', 'SLOW', 'STANDS', 'STARTS', 'Piece', 'LiveSource', 'play', 'RecordingSource', 'ParticipantSource',
            'count_repairs', 'count_refusal', 'Bridge', 'Inbox', 'name_features', 'swing_together', 'Quality']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
@@ -182,7 +182,7 @@ def count_refusal(refused: Counter[str], reason: object) -> None:
 
 # %% ../../nbs/live/sources.ipynb #7c16c001
 LONGEST_GAP = 100  # most bins that replace a gap; older bins than that are of a sender that has started again
-GIVE_UP = 2.0  # seconds without a bin after which a sentence ends
+GIVE_UP = 6.0  # seconds without a bin after which a sentence ends; a network that stands still for five splits none
 ASLEEP = 0.5  # seconds in which nobody looked for bins: it was this machine that stood still, not the sender
 SHORTEST = 25  # bins between two cues; a sign that never goes back is one cue
 
@@ -198,6 +198,7 @@ class Bridge:
         self.next = 0  # number of the bin that comes next
         self.last = np.zeros(num_features, np.float32)  # the last bin
         self.broken = np.zeros(num_features, bool)  # features that are left out, as `Quality` finds them
+        self.damaged = False  # no sentence will be made of these bins, so nothing is put in the place of lost ones
         self.heard: float | None = None  # when the last piece came; None between sentences
         self.looked = 0.0  # when somebody last looked for bins
         self.since_cue, self.early = SHORTEST, 0  # bins since the last cue; cues in a row that came too early
@@ -232,7 +233,7 @@ class Bridge:
             self.stream, self.next = piece.stream, piece.first
         missing = max(piece.first - self.next, 0)
         self.repairs["missing"] += missing
-        if missing and not self.gave_up:  # what was lost after a stall is of no sentence
+        if missing and not self.gave_up and not self.damaged:  # what was lost after a stall is of no sentence
             value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
             bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
             pieces.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
@@ -378,6 +379,7 @@ FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
 PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
 BACKLOG = 10.0  # most seconds that bins may have waited on their way; they come at once and are no faster sender
 SETTLED, SLOW = 1.0, 3.0  # seconds that bins must come too fast; too slowly, as they also do to a busy machine
+STANDS = "the numbers of the bins stand still or run back, so no bin can be decoded"
 STARTS = 4  # starts of a sender within `JUDGED` bins that are too many
 
 
@@ -462,14 +464,17 @@ class Quality:
         numbers = np.array(self.numbers)
         gains = np.diff(np.maximum.accumulate(numbers))
         if len(gains) >= EVERY and (gains > 0).sum() < 0.1 * len(gains):
-            return "the numbers of the bins stand still or run back, so no bin can be decoded"
+            return STANDS
         gains = gains[gains > 0]
-        if len(gains) >= EVERY and np.percentile(gains, 10) > 1:
+        low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
+        if (gains >= JUDGED).sum() > BY_CHANCE or low == high > 1:
             return f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 wanted"
         num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
         if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
             return f"{num_lost / (num_lost + len(numbers)):.0%} of the bins are lost"
         rate, wanted = self._rate(), 1 / BIN_SECONDS
+        if rate < 0.5 and len(self.times) >= EVERY:
+            return STANDS
         if rate != wanted:
             return f"{rate:.0f} bins come in a second, {wanted:g} wanted"
         return self._look_at_values(np.array(self.bins, float))

@@ -23,7 +23,7 @@ from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
-from b2t_kit.live.session import LiveSession, Moment, SentenceMark, Status, Terminal
+from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status, Terminal
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate import SimulateConfig, labels_of, simulate
@@ -469,6 +469,15 @@ def test_a_listener(browser) -> None:
         assert kept.marks == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(4, "wrong"),
                               SentenceMark(4, "corrected", "stay here"), SentenceMark(5, "corrected", "and now"),
                               SentenceMark(5, "right", "and now"), SentenceMark(5, "none")]
+        for number, unsure, doubt in ((6, True, ""), (7, True, ""), (8, False, DISBELIEF)):
+            words = tuple((word, 0.995) for word in ("sentence", str(number)))
+            server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue", words)], unsure=unsure, doubt=doubt))
+            shows(browser, note=lambda now, said=("", "Not spoken", "Not a sentence")[number - 6]: said in now)
+            if number == 6:
+                until(lambda: spoken()[-1:] == [["Perhaps: sentence 6", 1]])
+                assert texts(browser, "#words .unsure") == ["sentence", "6"]
+                browser.execute_script("find('perhaps').checked = false")
+        assert spoken()[-1] == ["Perhaps: sentence 6", 1]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
