@@ -369,8 +369,13 @@ def checked_settings(verb: Train) -> "SpeechRun":
     missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if missing:
         raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
-    verb.settings.check()
-    return verb.settings
+    settings = verb.settings
+    if "val" in settings.task.splits and settings.train.eval_every:
+        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last "
+              "step counts")
+        settings = replace(settings, train=replace(settings.train, eval_every=0))
+    settings.check()
+    return settings
 
 # %% ../nbs/cli.ipynb #1f7f9124
 def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
@@ -381,8 +386,9 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
     missing = [folder for folder in folders if not (folder / TEMPERATURE_FILE).exists()]
     source = Path(verb.config or "").parent
     if missing and not (str(verb.config).endswith(".json") and (source / TEMPERATURE_FILE).is_file()):
-        raise KitError("splits: with val, no trials are left to fit a temperature to; add --config RUN/config.json of "
-                       "a run with the same settings that was validated (b2t eval fits its temperature)")
+        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from "
+              "the logits, unless --config RUN/config.json names a run with these settings that was validated")
+        return
     for folder in missing:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TEMPERATURE_FILE, CHOICE):
@@ -877,12 +883,18 @@ class Runs(Verb):
 @dataclass(frozen=True)
 class Show(Verb):
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
-    run: Positional[RunFolder]  # run folder
+    run: Positional[RunFolder]  # run folder, exported decoder, or folder of the published baseline
     json: OptionalFile = None  # write the answer to this file
 
     def act(self) -> None:
-        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text
+        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text, weights_facts
 
+        if facts := weights_facts(self.run):
+            lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
+            print(self.run, *lines, "\nnext:", *(f"  {line}" for line in facts["next"]), sep="\n")
+            if self.json:
+                save_json(self.json, facts)
+            return
         state = run_state(self.run)
         print(show_text(state))
         if self.json:

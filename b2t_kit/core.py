@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY',
            'say_once', 'GIB', 'MEMO', 'REMEMBERED', 'KitError', 'printable', 'printed_plainly', 'sync_folder',
            'unfinished', 'written_aside', 'write_atomically', 'save_json', 'open_own', 'remove_leftovers', 'locked',
-           'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'read_bytes', 'read_text', 'parse_json',
-           'load_json', 'csv_text', 'csv_plain', 'as_png', 'check_writable', 'new_folders', 'check_target', 'existing',
+           'check_writable', 'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'read_bytes', 'read_text',
+           'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png', 'new_folders', 'check_target', 'existing',
            'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
            'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'track_progress',
            'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
@@ -243,6 +243,18 @@ def _writer(path: Path) -> str:
         return path.read_text(encoding="utf-8")[:80] or "another process"
     return "another process"
 
+# %% ../nbs/core.ipynb #c04c49a0
+def check_writable(folder: str | Path) -> Path:
+    "Return the folder, made if need be; raise `KitError` if files cannot be written in it."
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder, "
+                       "or copy it to one") from error
+    return folder
+
 # %% ../nbs/core.ipynb #d30fba70
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
@@ -250,17 +262,11 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     _refuse_existing(path)
     temporary = unfinished(path, ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KitError(f"{path}: cannot be created ({error.strerror})") from error
+    check_writable(path.parent)
     with locked(path):
         _refuse_existing(path)  # another process may have finished it
         try:
             temporary.mkdir()
-        except OSError as error:
-            raise KitError(f"{path}: cannot be created ({error.strerror})") from error
-        try:
             yield temporary
             _refuse_existing(path)  # on a drive without locks
             os.replace(temporary, path)
@@ -405,18 +411,6 @@ def as_png(figure: Figure, dpi: float | None = None) -> bytes:  # of matplotlib;
     pyplot.close(figure)
     return small.getvalue()
 
-# %% ../nbs/core.ipynb #c04c49a0
-def check_writable(folder: str | Path) -> Path:
-    "Return the folder, made if need be; raise `KitError` if files cannot be written in it."
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder, "
-                       "or copy it to one") from error
-    return folder
-
 # %% ../nbs/core.ipynb #cd2c67a4
 @contextmanager
 def new_folders(folder: str | Path) -> Iterator[Path]:
@@ -433,8 +427,8 @@ def new_folders(folder: str | Path) -> Iterator[Path]:
 
 # %% ../nbs/core.ipynb #6dddb55a
 def check_target(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
-    """Raise `KitError` if no file can be written at `path`, whose folder need not exist, or if it is one of the files that
-    are read for it; makes nothing itself."""
+    """Raise `KitError` if no file can be written at `path`, whose folder need not exist, or if it is
+    one of the inputs; makes nothing itself."""
     for source in inputs:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise KitError(f"{path}: is also read, and would be overwritten; choose another name")

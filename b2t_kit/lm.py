@@ -710,7 +710,8 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
         if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
         if number == 1 and len(lines) > 1 and (kind := utterance_kind(block.split("\n")[:1000])):
-            raise KitError(f"{text}: line 1: its {kind} word names an utterance, in each line; give the sentences alone")
+            raise KitError(f"{text}: line 1: its {kind} word names an utterance, as in each line; give the "
+                           "sentences alone")
         losses.look(block)
         yield str(text), number, normalise_lines(MISSING_LINE.sub("", block))
     if told := str(losses):
@@ -730,8 +731,9 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
         lines = read_lines(path, "said", needs_names=False)
         sentences = [normalise(line.votes[0][0]) for line in lines if not line.missing]
         if missing := [line for line in lines if line.missing]:
-            report_progress(f"{path.name}: {len(missing)} lines stand for a missing value, such as {missing[0].where} "
-                            f"({missing[0].missing!r}); they are left out")
+            example = f"{missing[0].where} ({missing[0].missing!r})"
+            report_progress(f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
+                            "they are left out")
     if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
         raise KitError(f"{source}: has no sentence")
     return sentences

@@ -157,7 +157,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
                 session, labels = (row.get("session") or "").strip(), tuple(to_ids(row.get("phonemes") or ""))
                 block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
                 if read_sentence(sentence) is None:
-                    raise KitError(f"the sentence is {sentence!r}, which is empty or stands for a missing value")
+                    raise KitError("the sentence is " + (f"{sentence!r}, a missing value" if sentence else "empty"))
                 if key_columns <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
                     raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
                 if max(len(sentence), len(labels)) > LABEL_WIDTH:

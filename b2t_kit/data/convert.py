@@ -620,12 +620,14 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 
 # %% ../../nbs/data/convert.ipynb #548e2115
 def with_known_sentence(one: SourceTrial) -> SourceTrial:
-    "Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its split needs one."
+    """Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its
+    split needs one."""
     if not one.sentence or read_sentence(one.sentence) is not None:
         return one
     if one.split in ("train", "val"):
-        raise Fault(one.path, one.place, "", f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; "
-                    f"a trial of {one.split} needs one; without, its split is test")
+        message = (f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; a trial "
+                   f"of {one.split} needs one; without, its split is test")
+        raise Fault(one.path, one.place, "", message)
     return replace(one, sentence=None)
 
 # %% ../../nbs/data/convert.ipynb #66d69482
@@ -676,20 +678,20 @@ def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str
 
 def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     "Return what is odd about the times of a day's trials: some overlap, or one begins before the one before."
-    timed = sorted((one for one in trials if one.span), key=lambda one: one.span)
-    pairs = [(one, other) for one, other in pairwise(timed) if overlap(one, other)]
+    timed = [(str(one.span[0]), one.span[1], one) for one in trials if one.span]  # recording and beginning
+    by_time = [one for *_, one in sorted(timed, key=lambda row: row[:2])]
+    pairs = [(one, other) for one, other in pairwise(by_time) if overlap(one, other)]
     notes = []
     if pairs:
         one, other = pairs[0]
         notes.append(Note(other.path, other.place, "", f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
                           f"{len(pairs)} of {len(timed)} trials begin before another has ended"))
-    ordered = [one for one in trials if one.span and not one.split]  # of these the last ones become validation
-    backward = [(one, other) for one, other in pairwise(ordered)
-                if one.span[0] == other.span[0] and one.span[1] > other.span[1]]
+    pooled = [row for row in timed if not row[2].split]  # of these the last ones become validation
+    backward = [(row, later) for row, later in pairwise(pooled) if row[0] == later[0] and row[1] > later[1]]
     if backward:
-        one, other = backward[0]
-        notes.append(Note(other.path, other.place, "", f"begins at {other.span[1]:.6g} s, before {one.place} at "
-                          f"{one.span[1]:.6g} s, so the last trials are not the latest; are the times right?"))
+        (_, first, one), (_, second, other) = backward[0]
+        notes.append(Note(other.path, other.place, "", f"begins at {second:.6g} s, before {one.place} at {first:.6g} s, "
+                          "so the last trials are not the latest; are the times right?"))
     return notes
 
 
@@ -698,11 +700,11 @@ def rate_notes(
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
 ) -> list[Note]:
     "Return what is odd about the threshold crossings of a day: neurons fire 0.1 to 200 times a second."
-    one = next((trial for trial in trials if trial.scale is not None), None)
+    one = next((trial for trial in trials if trial.scale in scales), None)
     if one is None or "threshold crossings" not in one.signal.kinds:
         return []
     kinds = one.signal.kinds
-    means, spreads = scales[one.scale]
+    means, spreads = scales[one.scale or 0]
     part = len(means) // len(kinds) * kinds.index("threshold crossings")
     counts = slice(part, part + len(means) // len(kinds))
     alive = spreads[counts] > 1e-7
@@ -727,7 +729,7 @@ class Converted:
     faults: list[Fault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)  # what is odd, and refuses nothing
     foreign: int = 0  # sentences with letters beyond a to z, whose phonemes are of what is left
-    missing: list[str] = field(default_factory=list)  # trials whose sentence stands for a missing value
+    missing: list[str] = field(default_factory=list)  # trials with "nan" or the like for a sentence
     guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
@@ -739,8 +741,8 @@ class Converted:
         lines = [*notes, f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
         lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
         if self.missing:
-            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing value, and are of the "
-                         f"test split: {', '.join(self.missing[:5])}")
+            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing "
+                         f"value, and are of the test split: {', '.join(self.missing[:5])}")
         if self.foreign:
             lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
                          "write them with a to z")
@@ -766,7 +768,8 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
             check_source_trial(importer, known, earlier)
             trials.append(known)
             if known is not item:
-                done.missing.append(f"{item.place} of {item.path.name} ({str(item.sentence).strip()!r})")
+                text = str(item.sentence).strip()
+                done.missing.append(f"{item.place} of {item.path.name} ({text!r})")
         except Fault as fault:
             faults.append(fault)
     if not trials and not faults:

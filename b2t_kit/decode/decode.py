@@ -102,7 +102,8 @@ class LogitSource:
         "Return the temperature of the logits: fitted to known sentences, or estimated without any."
         return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
                                 [choice_key(trial.place, trial.truth or "") for trial in trials],
-                                trials[0].order if trials else PHONEME_ORDER)
+                                trials[0].order if trials else PHONEME_ORDER,
+                                [trial.name.rpartition(", ")[2] for trial in trials])
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         "Return where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
@@ -135,8 +136,10 @@ def with_references(trials: Sequence[LogitTrial], path: str | Path) -> list[Logi
     rows = rekeyed([table, check_complete(read_table(path, "said"))])[1]
     truths = [likeliest(rows[key]) if key in rows else None for key in keys]
     if not any(truths):
-        raise KitError(f"{path}: has no sentence of the trials in the logits, such as {' '.join(map(str, keys[0]))}")
-    report_progress(f"{Path(path).name}: has the sentences of {sum(map(bool, truths))} of the {len(trials)} trials")
+        first = " ".join(map(str, keys[0]))
+        raise KitError(f"{path}: has no sentence of the trials in the logits, such as {first}")
+    known = sum(map(bool, truths))
+    report_progress(f"{Path(path).name}: has the sentences of {known} of the {len(trials)} trials")
     return [replace(trial, truth=truth) for trial, truth in zip(trials, truths)]
 
 # %% ../../nbs/decode/decode.ipynb #704e9c61

@@ -405,7 +405,8 @@ _LINKING = frozenset("a an and at de for in la of on the to".split())
 def _is_phrase(word: str, fields: Sequence[str]) -> bool:
     "Return whether what follows a word are more words, rather than its phonemes."
     sounds = [field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields]
-    return bool(fields) and (not any(sounds) or len(fields) == 1 and len(word) > 3)  # new york, plan b
+    is_letter = len(fields) == 1 and len(word) > 3  # the b of plan b
+    return bool(fields) and (is_letter or not any(sounds))
 
 
 def parse_hotwords(
@@ -413,7 +414,8 @@ def parse_hotwords(
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
-    "Return the words of a list; raise `KitError` with the line at fault. Of a phrase, each word is expected."
+    """Return the words of a list; raise `KitError` with the line at fault. Of a phrase, each word is
+    expected."""
     tokens = (plain_typography(line.split("#")[0]).lower().split() for line in lines)
     rows = list(islice((row for row in enumerate(tokens, 1) if row[1]), _MAX_HOTWORDS + 1))
     hotwords: dict[str, Hotword] = {}
@@ -446,9 +448,11 @@ def parse_hotwords(
             raise KitError(f"{source}, line {number}: {error}") from None
         for one, spoken in forms.items():
             previous = hotwords.get(one, Hotword(one, ()))
-            hotwords[one] = Hotword(one, previous.forms + spoken, previous.boost if boost is None else boost)
+            added = previous.boost if boost is None else boost
+            hotwords[one] = Hotword(one, previous.forms + spoken, added)
     if phrases:
-        report_progress(f"{Path(source).name}: each word of a phrase is expected by itself, such as of {phrases[0]!r}")
+        report_progress(f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
+                        f"{phrases[0]!r}")
     return list(hotwords.values())
 
 # %% ../../nbs/decode/search.ipynb #075526f2

@@ -206,7 +206,7 @@ def known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  
 # %% ../../nbs/live/session.ipynb #882426f3
 JUDGED_WORDS, FEWEST_WORDS = 6, 3  # that are judged together; fewer than the second say nothing
 MOST_LACKING = 4.0  # nats a phoneme that a word can lack
-HARDLY, NOT = 0.8, 1.3  # nats a phoneme that words lack on average: hardly believed, and not at all
+HARDLY, NOT = 1.0, 1.4  # nats a phoneme that words lack on average: hardly believed, and not at all
 
 
 class Belief:
@@ -407,6 +407,7 @@ class LiveSession:
                 state.fault = self.quality.take(new_piece)
                 state.doubt = state.fault or state.doubt
             self.bridge.broken = self.quality.broken
+            self.bridge.damaged = bool(state.fault)
             pieces = self.bridge.take(new_piece)
             state.remark = self.quality.remark or self.bridge.remark
         for piece in pieces:

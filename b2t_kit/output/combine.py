@@ -23,8 +23,8 @@ from ..text.tables import LOGITS, PLACE, Table, align_tables, check_complete, li
 
 # %% ../../nbs/output/combine.ipynb #c384f134
 def read_votes(
-    path: str | Path,  # logits (.hdf5, .npy, .npz, .pt, ...), or sentences in any of the formats of `read_table`
-    tokens: str | Path | None = None,  # of logits: file with the order of the classes; None: the kit's
+    path: str | Path,  # logits (.hdf5, .npz, .pt, ...), or sentences in any format of `read_table`
+    tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
 ) -> Table:
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
     if Path(path).suffix.lower() not in LOGITS:
@@ -68,7 +68,7 @@ def combine_votes(
     for number, name in enumerate(names):
         if votes[number] in votes[:number]:
             first = names[votes.index(votes[number])]
-            report_progress(f"note: {name} has the same sentences as {first}, which so have two votes")
+            report_progress(f"note: {name} has the same sentences as {first}, and both have a vote")
     sentences: dict[tuple, str] = {}
     true: list[list[str]] = []
     best: list[list[str]] = []
@@ -91,11 +91,13 @@ def combine_votes(
 
 # %% ../../nbs/output/combine.ipynb #68999bbe
 def check_different(paths: Sequence[str | Path]) -> None:
-    "Raise `KitError` unless there are two or more files, and none is there twice, by another name either."
+    "Raise `KitError` unless there are two or more files, none of them twice, by another name either."
     for number, path in enumerate(paths):
         for other in paths[:number]:
-            if path == other or os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other):
-                raise KitError(f"{path}: is the same file as {other}, and would have two votes; give each decoder once")
+            both_exist = os.path.exists(path) and os.path.exists(other)
+            if path == other or both_exist and os.path.samefile(path, other):
+                raise KitError(f"{path}: is the same file as {other}, and would have two votes; give each "
+                               "decoder once")
     if len(paths) < 2:
         raise KitError("a combination needs two or more different files of sentences")
 
@@ -103,8 +105,8 @@ def check_different(paths: Sequence[str | Path]) -> None:
 def combine_files(
     paths: Sequence[str | Path],  # two or more decoders' files
     out: str | Path,  # CSV to write
-    references: str | Path | None = None,  # what was said; a table in any of the formats of `read_table`
-    tokens: str | Path | None = None,  # file with the order of the classes of logits; None: the kit's
+    references: str | Path | None = None,  # what was said, in any of the formats of `read_table`
+    tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
 ) -> Combination:
     "Combine files of sentences into one. Raises `KitError` that names the file and the fault; writes all or nothing."
     check_different(paths)
@@ -112,7 +114,8 @@ def combine_files(
         raise KitError(f"{tokens}: is the order of the classes of logits, and there are none")
     check_target(out, [*paths, *([] if references is None else [references])])
     decoders = [read_votes(path, tokens) for path in paths]
-    combination = combine_votes(decoders, None if references is None else check_complete(read_table(references, "said")))
+    truths = None if references is None else check_complete(read_table(references, "said"))
+    combination = combine_votes(decoders, truths)
     ids = all(len(key) == 1 for key in combination.sentences)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -192,7 +192,7 @@ def bars(values: list[float]) -> str:
     return "".join(BARS[int((value - low) / span * (len(BARS) - 1) + 0.5) if span else 0] for value in means)
 
 # %% ../../nbs/output/runs.ipynb #a2936d10
-NOT_VALIDATED = "no validation: trained on train and val; temperature and search weights are another run's"
+NOT_VALIDATED = "no validation: trained on train and val; temperature and search weights are another run's, if any"
 
 
 def next_steps(state: RunState) -> list[str]:  # command lines
@@ -218,8 +218,13 @@ def certainty(record: dict[str, Any] | None) -> str:
     "Return the kept temperature of a decoder in words."
     if record is None:
         return "not calibrated; b2t eval fits a temperature"
-    return (f"logits / {record['temperature']:.3g}, fitted on {record['trials']} labelled trials: CTC loss "
-            f"{record['before']:.2f} -> {record['after']:.2f}")
+    text = f"logits / {record['temperature']:.3g}, "
+    if record.get("source", "fitted") != "fitted":
+        return text + record["source"]
+    text += f"fitted on {record['trials']} labelled trials"
+    if record.get("of"):
+        return f"{text} of the validation of another run, {record['of']}"
+    return f"{text}: CTC loss {record['before']:.2f} -> {record['after']:.2f}"
 
 # %% ../../nbs/output/runs.ipynb #e065695a
 def show_text(state: RunState) -> str:
@@ -246,7 +251,11 @@ def show_text(state: RunState) -> str:
                              for part in task.get("sets", [])]
     if (path := state.folder / TEMPERATURE_FILE).is_file():
         with damaged(path):
-            facts["certainty"] = certainty(record := load_json(path)) + f" ({record['origin']})"
+            record = load_json(path)
+            if facts["best"] == NOT_VALIDATED:
+                facts["certainty"] = certainty(record | {"of": record["origin"]})
+            else:
+                facts["certainty"] = certainty(record) + f" ({record['origin']})"
     unchanged = "" if parts["differs from the recipe:"] else ", unchanged"
     facts["recipe"] = f"{recipe}{unchanged}" if recipe else f"none; the task is {state.task}"
     if (path := state.folder / "eval/val/result.json").is_file():

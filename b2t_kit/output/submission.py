@@ -209,14 +209,17 @@ class Score:
         return "\n".join((*lines, *self.notes))
 
 # %% ../../nbs/output/submission.ipynb #375cb6c0
-def score_notes(tables: Sequence[Table], sides: Sequence[Sequence[Sequence[str]]]) -> tuple[str, ...]:
-    "Return what is odd about two tables, whose sentences have these words."
+def score_notes(
+    tables: Sequence[Table],
+    sides: Sequence[Sequence[Sequence[str]]],  # the words of each sentence of each table
+) -> tuple[str, ...]:
+    "Return what is odd about tables, in lines."
     notes = list[str]()
     for table, side in zip(tables, sides):
         name = Path(table.path).name
         if missing := list(table.missing.values()):
-            notes.append(f"note: {len(missing)} of {len(side)} sentences in {name} stand for a missing value in other programs, "
-                         f"and are scored as words, such as {missing[0]}")
+            notes.append(f"note: {len(missing)} of {len(side)} sentences in {name} stand for a missing value "
+                         f"in other programs, and are scored as words, such as {missing[0]}")
         if silent := sum(not words for words in side):
             notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
     if len({read_bytes(table.path) for table in tables}) == 1:
@@ -236,15 +239,17 @@ def score(
     aligned = align_tables(tables)
     days = [key[0] for key in aligned[0] if len(key) == 3]
     groups = days if days and by_groups(days) else None
-    true, decoded = ([normalise(likeliest(votes)).split() for votes in rows.values()] for rows in aligned)
+    true, decoded = ([normalise(likeliest(votes)).split() for votes in rows.values()]
+                     for rows in aligned)
     counts = count_edits(true, decoded)
     try:
         wer = rate_of(counts, groups)
     except KitError as error:
         raise KitError(f"{reference}: {error}") from error
     kinds = Edits(*(sum(kind) for kind in zip(*map(edits, true, decoded))))
-    result = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), "sessions" if groups else "sentences",
-                   score_notes(tables, (true, decoded)))
+    resampled = "sessions" if groups else "sentences"
+    notes = score_notes(tables, (true, decoded))
+    result = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), resampled, notes)
     if json is not None:
         save_json(json, result.to_dict())
     return result

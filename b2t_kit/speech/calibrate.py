@@ -124,7 +124,7 @@ class Calibration:
         elif self.source == "fitted":
             text = f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}"
             if self.trials < _FEW:
-                text += f"; so few leave it uncertain, between {self.temperature / 1.5:.2g} and {self.temperature * 1.5:.2g}"
+                text += f"; of so few, it may be {self.temperature / 1.5:.2g} or {self.temperature * 1.5:.2g} as well"
         elif self.source == "estimated":
             text = (f"estimated from the logits alone (it may be {self.temperature / 2:.2g} or {self.temperature * 2:.2g} "
                     f"as well), for want of {self.lacking}")
@@ -303,11 +303,12 @@ def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
     try:
         if record.get("decoder") is None or decoder not in (None, record["decoder"]):
             return None
-        values = {name: math.nan if value is None else value for name, value in record.items()
-                  if name not in ("decoder", "origin")}
+        values = {name: value for name, value in record.items()
+                  if name not in ("decoder", "origin") and value is not None}
         calibration = from_dict(Calibration, values)
         if decoder is None and calibration.source == "fitted":  # the losses are those of another network
-            calibration = replace(calibration, of=str(record.get("origin")) or "another run", before=math.nan, after=math.nan)
+            origin = calibration.of or str(record.get("origin") or "another run")
+            calibration = replace(calibration, of=origin, before=math.nan, after=math.nan)
         return calibration
     except (AttributeError, KitError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not the record of a temperature ({error}); remove it") from error

@@ -367,7 +367,8 @@ def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
             for trial in subset]
     try:
-        calibration = fit_temperature([trial.logits for trial in subset], [trial.true for trial in subset], keys)
+        calibration = fit_temperature([trial.logits for trial in subset], [trial.true for trial in subset], keys,
+                                      [f"{trial.info.session} {trial.info.group}" for trial in subset])
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
