@@ -220,7 +220,7 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         if len(set(names)) < len(names):
             raise KitError(f"{path}: holds two arrays called {printable(max(names, key=names.count))}")
         arrays, sizes = dict[str, np.ndarray](), list[tuple[Sequence[int], int]]()
-        for name, part in zip(names, members):
+        for part in members:
             try:
                 with archive.open(part) as file:
                     shape, _, dtype = headers[np.lib.format.read_magic(file)[0]](file)
