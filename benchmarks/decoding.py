@@ -10,6 +10,7 @@ from inspect import getdoc
 CASES = {  # case, its function in the module of decoding_cases/ -> module, question
     "words": ("words", "How much does a language model help?"),
     "hotwords": ("hotwords", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
+    "flashlight": ("flashlight", "Is the search as good and as fast as flashlight-text, at three sizes of vocabulary?"),
     "large_vocabulary": ("large_vocabulary", "Does a model of ten million n-grams over all words fit into 4 GB?"),
 }
 
