@@ -11,6 +11,7 @@ CASES = {  # case, its function in the module of decoding_cases/ -> module, ques
     "words": ("words", "How much does a language model help?"),
     "chosen": ("chosen", "Are the words that are taken without --lm as good as those of the best model made by hand?"),
     "hotwords": ("hotwords", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
+    "flashlight": ("flashlight", "Is the search as good and as fast as flashlight-text, at three sizes of vocabulary?"),
     "large_vocabulary": ("large_vocabulary", "Does a model of ten million n-grams over all words fit into 4 GB?"),
 }
 

@@ -40,7 +40,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "same_decoding": "--trials 2",
     "v5e": "--table",
 }
-LEFT_OUT = {"certainty": "needs outputs of real decoders"}
+LEFT_OUT = {"certainty": "needs outputs of real decoders", "decoding flashlight": "needs flashlight-text"}
 
 
 def prepare(folder: Path) -> dict[str, str]:
