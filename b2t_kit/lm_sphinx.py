@@ -105,7 +105,7 @@ def _owners(children: np.ndarray, most: int) -> np.ndarray:  # (R,) row of the p
 
 
 def _words_of(names: bytes, count: int) -> tuple[list[str], np.ndarray]:
-    "Return the words of a model, and the number of each word of the file in it; raise `ValueError` if some are missing."
+    "Return the words of a model, and the number in it of each word of the file; raise `ValueError` if damaged."
     words = list(SPECIAL)
     numbers = np.zeros(count, np.uint32)
     found = names.split(b"\0")
