@@ -652,7 +652,7 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 # %% ../../nbs/data/convert.ipynb #66d69482
 def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """By group, the mean of each channel over the trials that are z-scored together, and what is divided by: the
-    standard deviation + 1e-8, so that a dead channel becomes 0, without the 1e-8 where the numbers themselves are tiny."""
+    standard deviation + 1e-8, so that a dead channel becomes 0; without the 1e-8 where numbers are tiny."""
     scales = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {trial.scale for trial in trials if trial.scale is not None}:
         members = [trial for trial in trials if trial.scale == group]

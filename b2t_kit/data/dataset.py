@@ -792,7 +792,8 @@ class DayStatistics:
             length, start, size = self.stretches[indices[0]]
             phrase = "stay the same" if size else "are 0"
             yield "stretch", (f"all columns {phrase} from bin {start} to {start + length} of "
-                              f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials have such stretches")
+                              f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials "
+                              f"have such stretches")
         rare = (self.changes < self.bins / 1000) & ~self.dead
         if self.dead.any():
             yield "dead", f"{spelled(self.dead)} never change"
