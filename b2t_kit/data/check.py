@@ -8,7 +8,7 @@ __all__ = ['FEWEST_BINS', 'FEWEST_LABELS', 'ODD_COLUMNS', 'AT_LIMIT', 'MOST_BINS
 
 # %% ../../nbs/data/check.ipynb #aaa3ebcb
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,13 +19,13 @@ FEWEST_BINS = 125  # of a trial, so that it tells something of time: 2.5 s
 
 
 def roughness(rows: np.ndarray) -> float:  # of (T, C)
-    "Return the von Neumann ratio, a mean over columns: 1 where bins are in no order, less where they follow each other."
+    "Return the von Neumann ratio, a mean over columns: 1 without order in time, less with."
     spread = rows.var(0) * len(rows) / (len(rows) - 1)
     return float((np.square(np.diff(rows, axis=0)).mean(0) / (2 * spread)).mean())
 
 
 def time_look(features: np.ndarray) -> np.ndarray | None:  # of (T, C); None where a trial is too short
-    "Return the roughness of bins and of ten bins each, the curvature (3 for noise), and how unequal alternate bins are."
+    "Return the roughness of bins and of ten each, the curvature (3 for noise), and how equal alternate bins are."
     rows = features[:, features.max(0) > features.min(0)].astype(np.float64)
     if len(rows) < FEWEST_BINS or not rows.shape[1]:
         return None
@@ -54,14 +54,19 @@ def edits(first: Sequence[int], second: Sequence[int]) -> int:
     return int(row[-1])
 
 
-def sentence_gap(labels: np.ndarray, sentence: str, names: Sequence[str]) -> float | None:  # 0 to 1; None: not known
+def sentence_gap(
+    labels: np.ndarray,  # (L,)
+    sentence: str,
+    names: Sequence[str],  # of the classes
+    sounds: Callable[[str], Iterable[str]] | None,  # phonemes of a sentence; None: phonemes are not judged
+) -> float | None:  # 0 to 1; None: not known
     "Return the edits between a trial's labels and those of its sentence, as a share of the longer one."
-    from b2t_kit.text.g2p import sentence_to_phonemes  # the dictionary takes a moment, and few commands need it
-
     if re.search(r"\d", sentence) or FOREIGN_LETTER.search(sentence):
         return None
-    if tuple(names) == PHONEMES:
-        expected = to_ids(sentence_to_phonemes(sentence))
+    if tuple(names) == PHONEMES and sounds is None:
+        return None
+    if tuple(names) == PHONEMES and sounds:
+        expected = to_ids(sounds(sentence))
         stored = labels.tolist()
     else:  # characters: only letters are compared
         expected = [ord(letter) for letter in sentence.casefold() if letter.isalpha()]
@@ -120,8 +125,9 @@ class Looks:
         columns: int,  # C
         groups: int = 1,  # kinds of features x arrays; C is divided into them
         names: Sequence[str] = PHONEMES,  # of the labels
+        sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
     ) -> None:
-        self.columns, self.groups, self.names = columns, groups, names
+        self.columns, self.groups, self.names, self.sounds = columns, groups, names, sounds
         self.trials: list[str] = []
         self.times: list[np.ndarray] = []  # from `time_look`
         self.still: list[np.ndarray] = []  # (C,) bool of each trial: columns that do not change
@@ -160,7 +166,7 @@ class Looks:
         self.whole = self.whole and bool((features == np.floor(features)).all())
         if labels is not None and len(labels):
             self.rates.append(len(features) / len(labels))
-            gap = sentence_gap(labels, sentence or "", self.names)
+            gap = sentence_gap(labels, sentence or "", self.names, self.sounds)
             if gap is not None:
                 self.gaps[trial] = gap, sentence or ""
 
@@ -214,13 +220,13 @@ def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
         yield "copies", f"{spelled(copies)} are copies of each other; were columns written twice?"
     reached = day.reached / max(total.bins, 1)
     equal = 1 - day.changes / np.maximum(total.bins, 1) - np.square(reached).sum(0)  # to the bin before, between limits
-    low = (reached[1] > AT_LIMIT) & (reached[1] < 0.6) & (equal < 0.03)  # counts are often 0, and often 1 twice in a row
+    low = (reached[1] > AT_LIMIT) & (reached[1] < 0.6) & (equal < 0.03)  # counts repeat other numbers too
     cut = alive & ((reached[0] > AT_LIMIT) | low)
     if cut.sum() > ODD_COLUMNS * alive.sum() and total.bins >= 500:
-        yield "limit", (f"{spelled(cut)} are at their largest or smallest value in more than {AT_LIMIT:.0%} of the bins; "
+        yield "limit", (f"{spelled(cut)} are at their largest or smallest value in over {AT_LIMIT:.0%} of the bins; "
                         "were the numbers cut off, or the amplifier at its limit?")
     if alive.any() and float(np.median(skewness[alive])) < -0.3:
-        yield "sign", "most numbers lie above the mean, and few far below, as if the sign was turned: spikes are upwards"
+        yield "sign", "most numbers are above the mean, and few far below, as if the sign was turned"
 
 
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
@@ -256,8 +262,8 @@ def of_labels(day: Looks) -> Iterator[tuple[str, str]]:
     strange = {trial: sentence for trial, (gap, sentence) in day.gaps.items() if gap > FARTHEST}
     if strange:
         trial, sentence = next(iter(strange.items()))
-        yield "labels", (f"{len(strange)} of {len(day.gaps)} label sequences are not those of their sentence, such as that "
-                         f"of {trial}, '{sentence[:60]}'; is each with its own sentence?")
+        yield "labels", (f"{len(strange)} of {len(day.gaps)} label sequences are not those of their sentence, such as "
+                         f"that of {trial}, '{sentence[:60]}'; is each with its own sentence?")
 
 
 def remarks(day: Looks, scored: bool) -> Iterator[tuple[str, str]]:  # kind, and what is said of the day
