@@ -57,7 +57,7 @@ collect_ignore_glob = ["kaggle/*/*-zh.ipynb"]  # translations; a test compares t
 LIBRARIES = {"torch_xla"}  # flags that stand for a library
 SECOND_TIER = ("kaggle", "research")  # folders of notebooks that take long
 # Variables that libraries and pytest set for themselves.
-FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
+FOREIGN = ("GOMP_SPINCOUNT", "PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does that to what it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or no command that a test starts would hear Ctrl-C

@@ -428,6 +428,7 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Sta
 
 # %% ../nbs/memory.ipynb #82110e48
 _UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU up to 0.20
+_TOO_CLOSE = 0.02  # of a TPU's memory: with less to spare, the compiler has needed more than there is
 _HOPELESS = 3  # times the memory: no estimate is as wrong as that
 _ON_CHIP = 96 * 2**20  # bytes of temporaries that a TPU keeps on the chip itself, where a step has as many
 
@@ -455,7 +456,8 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        return self.margin >= 0
+        "Whether it fits; on a TPU with some memory to spare."
+        return self.margin >= (_TOO_CLOSE * self.target.available if self.target.kind == "tpu" else 0)
 
     @property
     def impossible(self) -> str:
@@ -471,6 +473,8 @@ class MemoryPlan:
         "Total, memory and margin in one line."
         margin = f"{gib(abs(self.margin))} ({abs(self.margin) / self.target.available:.0%})"
         text = f"fits, {margin} to spare" if self.fits else f"does not fit: {margin} too much"
+        if self.margin >= 0 and not self.fits:
+            text = f"may not fit, with only {margin} to spare"
         if self.target.kind == "tpu" and abs(self.margin) < 2 * _UNCERTAIN * self.target.available:
             text += "; so close that b2t preflight decides"
         return f"{gib(self.total)} of {gib(self.target.available)} on each of {self.target}: {text}"
@@ -549,6 +553,8 @@ def plan_task(
         return plan
     options = {config.shard: ""}
     if target.kind == "tpu" and target.replicas > 1 and config.shard == "none":
+        if wide_stacks(model, target.replicas, config.units_over)[0]:
+            options["units"] = "--shard units "  # less memory than moments, and a faster step
         options["moments"] = "--shard moments "
     with suppress(NotTraced):  # what cannot be traced may still be too large
         for parts in (1, 2, 4, 8, 16, 32, 64):  # changes in rising order of cost
