@@ -224,8 +224,10 @@ class Belief:
             self.sentences.append(np.clip(lacks, 0.0, MOST_LACKING).tolist())
         judged = list[float]()
         for sentence in reversed(self.sentences):
-            if len(judged) < JUDGED_WORDS:
+            if not judged:  # all of the newest
                 judged += sentence
+            elif len(judged) < JUDGED_WORDS:
+                judged += sentence[len(judged) - JUDGED_WORDS:]
         self.lacking = float(np.mean(judged)) if len(judged) >= FEWEST_WORDS else 0.0
         if self.lacking > NOT + 0.7 * self.expected:
             return "untrusted"
