@@ -245,6 +245,7 @@ class StreamDecoder:
         self._open, self._next, self._stream = False, search, search.stream()
         self._before: tuple[bool, int] | None = None  # what was set up in the process, while this is a context
         self.warm, self.note = False, ""
+        self.expected_loss = 0.0  # nats a phoneme on validation, where that is known
 
     def __enter__(self) -> "StreamDecoder":
         self.warm_up()

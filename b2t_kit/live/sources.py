@@ -463,7 +463,8 @@ class Quality:
     def _look(self) -> str:
         numbers = np.array(self.numbers)
         gains = np.diff(np.maximum.accumulate(numbers))
-        if len(gains) >= EVERY and (gains > 0).sum() < 0.1 * len(gains):
+        recent = gains[-2 * EVERY:]
+        if len(recent) >= EVERY and (recent > 0).sum() < 0.1 * len(recent):
             return STANDS
         gains = gains[gains > 0]
         low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
