@@ -230,9 +230,10 @@ class Validate(Verb):
 
     def act(self) -> int:
         from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
+        from b2t_kit.text.g2p import sentence_to_phonemes
 
         folder, counts, days = find_recordings(self.data), Counter[tuple[str, str]](), dict[str, DayStatistics]()
-        for line in fault_lines(check_folder(folder, progress=True, days=days), counts):
+        for line in fault_lines(check_folder(folder, True, days, sentence_to_phonemes), counts):
             print(line, flush=True)
         for warning in signal_warnings(days):
             print(f"warning: {warning}")

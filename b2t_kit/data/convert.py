@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
-           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_recordings', 'is_date', 'dates_in', 'plain_name',
-           'people_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
-           'quarantine_text', 'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut',
-           'SourceDay', 'SourceTrial', 'Note', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days',
-           'checked_labels', 'check_source_trial', 'with_known_sentence', 'day_scales', 'splits_of', 'overlap',
-           'leaked', 'order_notes', 'rate_notes', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete',
-           'convert']
+           'STRETCH', 'ALIKE', 'SPARSE', 'RESEMBLES', 'AHEAD', 'AHEAD_RESCALED', 'NewFile', 'SessionWriter',
+           'tiny_recordings', 'is_date', 'dates_in', 'plain_name', 'people_in', 'days_in', 'Quarantine',
+           'held_out_splits', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_text', 'quarantine_record',
+           'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut', 'SourceDay', 'SourceTrial', 'Note', 'Importer',
+           'Divided', 'join_bins', 'files_below', 'dated_days', 'checked_labels', 'check_source_trial',
+           'with_known_sentence', 'day_scales', 'splits_of', 'overlap', 'leaked', 'order_notes', 'rate_notes',
+           'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -38,7 +38,8 @@ from ..core import locked, new_folders, sync_folder
 from .dataset import BIN_SECONDS, LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS
 from .dataset import T15
 from .dataset import Fault, Recordings, Signal, Trial, check_features, check_split, check_text
-from .dataset import entries_of, fault_lines, find_recordings, open_file, read_attribute, reading, sessions_of
+from .dataset import entries_of, fault_lines, find_recordings, open_file, read_attribute, reading
+from .dataset import sessions_of
 from ..text.g2p import guessed_words, sentence_to_phonemes
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
 from ..text.tables import read_sentence
@@ -319,8 +320,9 @@ class Quarantine:
         for (person, name), dates in HELD_OUT_SETS.items():
             if name == dataset or person not in people_in(plain_name(f"{session} {participant}")):
                 continue
-            possible = f"{int(dates[0][:4]) - 1}", f"{today:%Y.%m.%d}"
-            if not any(possible[0] <= date <= possible[1] for one, date in days_in(session, participant) if one == person):
+            first, last = f"{int(dates[0][:4]) - 1}", f"{today:%Y.%m.%d}"
+            found = [date for one, date in days_in(session, participant) if one == person]
+            if not any(first <= date <= last for date in found):
                 return (f"no date was found in '{session}', and {name} holds out days of {person}; "
                         f"name it {person}.YYYY.MM.DD")
         return ""
@@ -423,6 +425,10 @@ LATER = (8, 12, 18, 24)  # bins from a time to the later one; more than smoothin
 WIDTH = 5  # bins that are averaged, so that finer smoothing does not count
 STRETCH = 64  # bins of curve that are compared; with `LATER` and `WIDTH`, trials of fewer than 92 bins are not
 ALIKE = 0.88  # correlation from which two stretches are the same recording
+SPARSE = 4  # of a long stretch every so many bins are compared, so that it spans 5 s
+# a copy without some columns is less alike, but far more so than the next trial: its correlation, and how far ahead it
+# must be, as it is and with its bins twice as long or half as long
+RESEMBLES, AHEAD, AHEAD_RESCALED = 0.6, 0.15, 0.25
 
 
 def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
@@ -438,11 +444,12 @@ def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER
     return np.stack([(scaled[:length] * scaled[lag:lag + length]).mean(1) for lag in LATER])
 
 # %% ../../nbs/data/convert.ipynb #743801f3
-def stretches(curves: np.ndarray, step: int = 1) -> np.ndarray:  # (N, len(LATER) * STRETCH) of norm 1
+def stretches(curves: np.ndarray, step: int = 1, every: int = 1) -> np.ndarray:  # (N, len(LATER) * STRETCH) of norm 1
     "Return the stretches of the curves, each without its mean and of length 1, so that a product is a correlation."
-    if curves.shape[1] < STRETCH:
+    if curves.shape[1] < STRETCH * every:
         return np.zeros((0, len(LATER) * STRETCH), np.float32)
-    windows = np.lib.stride_tricks.sliding_window_view(curves, STRETCH, axis=1)[:, ::step].swapaxes(0, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(curves, STRETCH * every, axis=1)
+    windows = windows[:, ::step, ::every].swapaxes(0, 1)
     windows = (windows - windows.mean(2, keepdims=True)).reshape(len(windows), -1)
     return windows / np.maximum(np.linalg.norm(windows, axis=1, keepdims=True), 1e-12)
 
@@ -453,6 +460,7 @@ class HeldOut:
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
         self.days, self.names, self.datasets = Quarantine(folders), list[str](), list[str]()
         parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
+        long_parts, self.long_names, self.long_datasets = [parts[0]], list[str](), list[str]()
         for recordings in held_out_splits(folders):
             split = recordings.split
             infos = track_progress(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
@@ -461,7 +469,11 @@ class HeldOut:
                 parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])  # both ends, the middle
                 self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
                 self.datasets += [info.signal.dataset] * len(parts[-1])
-        self.stretches = np.concatenate(parts)
+                span = STRETCH * SPARSE
+                long_parts.append(stretches(curves, max(1, (curves.shape[1] - span) // 2), SPARSE)[:3])
+                self.long_names += self.names[-1:] * len(long_parts[-1])
+                self.long_datasets += [info.signal.dataset] * len(long_parts[-1])
+        self.stretches, self.long = np.concatenate(parts), np.concatenate(long_parts)
         content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
 
@@ -478,6 +490,27 @@ class HeldOut:
         likeness = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
         if likeness.max() > ALIKE:
             return f"its features are a copy of a held-out trial: {self.names[others[likeness.argmax()]]}"
+        name = self.resembled(trial)
+        return f"its features are those of a held-out trial, in other columns or bins: {name}" if name else ""
+
+    def resembled(self, trial: Trial) -> str:  # empty if there is none
+        "Return the held-out trial of another set that is far more like a trial than the next one."
+        others = np.flatnonzero(np.array(self.long_datasets, object) != trial.signal.dataset)
+        if not len(others):
+            return ""
+        features = trial.features
+        halves = features[:len(features) // 2 * 2].reshape(-1, 2, features.shape[1]).mean(1)
+        for rows, ahead in ((features, AHEAD), (np.repeat(features, 2, 0), AHEAD_RESCALED), (halves, AHEAD_RESCALED)):
+            ours = stretches(likeness_curves(rows), every=SPARSE)
+            if not len(ours):
+                continue
+            best = dict[str, float]()
+            for index, value in zip(others.tolist(), (self.long[others] @ ours.T).max(1).tolist()):
+                name = self.long_names[index]
+                best[name] = max(value, best.get(name, -1.0))
+            first, *rest = sorted(best, key=lambda name: -best[name])
+            if best[first] > RESEMBLES and rest and best[first] - best[rest[0]] > ahead:
+                return first
         return ""
 
 # %% ../../nbs/data/convert.ipynb #948dcfd0
@@ -632,8 +665,8 @@ def with_known_sentence(one: SourceTrial) -> SourceTrial:
 
 # %% ../../nbs/data/convert.ipynb #66d69482
 def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """By group, the mean of each channel over the trials that are z-scored together, and what is divided by: the standard
-    deviation + 1e-8, so that a dead channel becomes 0, without the 1e-8 where the numbers themselves are tiny."""
+    """By group, the mean of each channel over the trials that are z-scored together, and what is divided by: the
+    standard deviation + 1e-8, so that a dead channel becomes 0; without the 1e-8 where numbers are tiny."""
     scales = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {trial.scale for trial in trials if trial.scale is not None}:
         members = [trial for trial in trials if trial.scale == group]
@@ -672,8 +705,8 @@ def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str
     place = max(shared, key=lambda name: shared[name], default="")
     if not place or not shared[place]:
         return None
-    return Fault(one.path, one.place, "", f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the same "
-                 "bins would be trained on and scored; give trials that do not overlap")
+    return Fault(one.path, one.place, "", f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the "
+                 "same bins would be trained on and scored; give trials that do not overlap")
 
 
 def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
@@ -690,8 +723,8 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     backward = [(row, later) for row, later in pairwise(pooled) if row[0] == later[0] and row[1] > later[1]]
     if backward:
         (_, first, one), (_, second, other) = backward[0]
-        notes.append(Note(other.path, other.place, "", f"begins at {second:.6g} s, before {one.place} at {first:.6g} s, "
-                          "so the last trials are not the latest; are the times right?"))
+        notes.append(Note(other.path, other.place, "", f"begins at {second:.6g} s, before {one.place} at {first:.6g} "
+                          "s, so the last trials are not the latest; are the times right?"))
     return notes
 
 

@@ -21,7 +21,7 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -734,9 +734,13 @@ def data_fingerprint(
 class DayStatistics:
     "Statistics that tell whether the numbers of a day can be right, from one look at its trials."
 
-    def __init__(self, signal: Signal = T15) -> None:
+    def __init__(
+        self,
+        signal: Signal = T15,
+        sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, as for `Looks`
+    ) -> None:
         columns, self.signal = signal.num_features, signal
-        self.looks = Looks(columns, len(signal.kinds) * len(signal.places), signal.label_names)
+        self.looks = Looks(columns, len(signal.kinds) * len(signal.places), signal.label_names, sounds)
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
@@ -788,8 +792,9 @@ class DayStatistics:
         if indices := [index for index, (length, *_) in enumerate(self.stretches) if length >= longest]:
             length, start, size = self.stretches[indices[0]]
             phrase = "stay the same" if size else "are 0"
-            yield "stretch", (f"all columns {phrase} from bin {start} to {start + length} of {self.trials[indices[0]]}; "
-                   f"{len(indices)} of {len(self.trials)} trials have such stretches")
+            yield "stretch", (f"all columns {phrase} from bin {start} to {start + length} of "
+                              f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials "
+                              f"have such stretches")
         rare = (self.changes < self.bins / 1000) & ~self.dead
         if self.dead.any():
             yield "dead", f"{spelled(self.dead)} never change"
@@ -826,7 +831,8 @@ class DayStatistics:
 # %% ../../nbs/01_dataset.ipynb #dff011ea
 def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # empty if it is as on the others
     "Return that a day has another number of bins a label than the other days of its signal."
-    others = [other.looks.rate for other in days if other is not day and other.signal == day.signal and other.looks.rate]
+    others = [other.looks.rate for other in days if other is not day and other.signal == day.signal]
+    others = [rate for rate in others if rate]
     usual = float(np.median(others)) if others else 0.0
     rate = day.looks.rate
     if not rate or not usual or usual / 1.8 <= rate <= 1.8 * usual:
@@ -850,14 +856,16 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
     for texts in warnings.values():
         first, *others = texts
         alike = f" and {len(others)} other day{'s' if len(others) > 1 else ''}" if others else ""
-        differ = " (the columns differ from day to day)" if len(set(texts.values())) > 1 and "columns (" in texts[first] else ""
+        differ = ""
+        if len(set(texts.values())) > 1 and "columns (" in texts[first]:
+            differ = " (the columns differ from day to day)"
         lines.append(f"{first}{alike}: {texts[first]}{differ}")
     short, limit = sum(day.short for day in days.values()), min((day.min_span for day in days.values()), default=0)
     patch = limit // 4 * 4 or limit
     remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
     if short:
-        lines.append(f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe tiny "
-                     f"has them; {remedy}")
+        lines.append(f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe "
+                     f"tiny has them; {remedy}")
     foreign = [text for day in days.values() for text in day.foreign]
     if foreign:
         lines.append(f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
@@ -916,6 +924,7 @@ def check_folder(
     folder: str | Path,  # as for `find_recordings`
     progress: bool = False,  # say how long it still takes
     days: dict[str, DayStatistics] | None = None,  # by session; filled
+    sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
 ) -> Iterator[Fault]:
     "Yield all faults of a folder, in the order of sessions, splits and trials, as they are found."
     root, days = find_recordings(folder), {} if days is None else days
@@ -933,18 +942,18 @@ def check_folder(
             try:
                 if os.path.lexists(path):
                     with open_file(path) as file:
-                        yield from _check_file(path, file, signals, seen, hashes, days)
+                        yield from _check_file(path, file, signals, seen, hashes, days, sounds)
             except Fault as fault:
                 yield fault
 
 
 def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, hashes: dict,
-                days: dict) -> Iterator[Fault]:
+                days: dict, sounds: Callable[[str], Iterable[str]] | None) -> Iterator[Fault]:
     signal = signals[path] = read_signal(file)
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
-    day, labelled = days.setdefault(path.parent.name, DayStatistics(signal)), path.name != "data_test.hdf5"
+    day, labelled = days.setdefault(path.parent.name, DayStatistics(signal, sounds)), path.name != "data_test.hdf5"
     for info in index_file(file, 0, labelled, signal, locations):
         if isinstance(info, Fault):
             yield info
@@ -966,29 +975,31 @@ def fault_lines(
     hidden = Counter[tuple[str, str]]()
     first = dict[tuple[str, str], Fault]()
     for file, group in groupby(faults, key=lambda fault: fault.file):
-        here = Counter[tuple[str, str]]()
+        here, shown = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for fault in group:
             counts[fault.kind] += 1
             here[fault.kind] += 1
             if first.setdefault(fault.kind, fault) is fault or counts.total() <= whole and here[fault.kind] <= few:
+                shown[fault.kind] += 1
                 yield str(fault)
-            elif counts.total() > whole:
-                hidden[fault.kind] += 1
-                here[fault.kind] -= 1
-        yield from (f"{count - few} more like this in {file}: {first[kind].message}"
-                    for kind, count in here.items() if count > few)
+        for kind, count in (here - shown).items():
+            if shown[kind]:
+                yield f"{count} more like this in {file}: {first[kind].message}"
+            else:
+                hidden[kind] += count
     yield from (f"{count} more like this: {first[kind]}" for kind, count in hidden.items())
 
 # %% ../../nbs/01_dataset.ipynb #e9e25d15
 def check_days(
     recordings: Recordings,
     to_train: bool = True,  # refuse them if nothing can be learned from any of the days
+    sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
 ) -> list[str]:  # warnings
     "Look at eight trials of each day; raise `KitError` if all days are useless, and are to be trained on."
     days: dict[str, DayStatistics] = {}
     for session in dict.fromkeys(info.session for info in recordings.infos):
         members = [index for index, info in enumerate(recordings.infos) if info.session == session]
-        day = days[session] = DayStatistics(recordings.infos[members[0]].signal)
+        day = days[session] = DayStatistics(recordings.infos[members[0]].signal, sounds)
         for position in sorted({round(point) for point in np.linspace(0, len(members) - 1, 8)}):
             info = recordings.infos[members[position]]
             features, labels = recordings.features(members[position]), recordings.labels(members[position])

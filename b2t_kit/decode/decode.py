@@ -422,8 +422,8 @@ class Sentences:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
             facts |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
-        extra = {"cer": self.cer, "language_model": self.words, "missing_words": self.missing, "warning": self.warning, "adaptation": self.adaptation,
-                 "temperature": self.calibration}
+        extra = {"cer": self.cer, "language_model": self.words, "missing_words": self.missing,
+                 "warning": self.warning, "adaptation": self.adaptation, "temperature": self.calibration}
         return facts | {name: part if isinstance(part, str) else part.to_dict() for name, part in extra.items() if part}
 
     def __repr__(self) -> str:

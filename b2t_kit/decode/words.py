@@ -270,8 +270,9 @@ def about_words(words: Lexicon, model: LanguageModel) -> str:
         own, general = made["weights"]
         left_out = f", {made['left out']:,} more left out because they are scored" if made["left out"] else ""
         advice = f"; {install}" if install else ""
-        return (f"{known}, with a language model of {made['sentences']:,} training sentences ({own:.0%}{left_out}) and "
-                f"{made['made']} ({general:.0%}){text}{advice}")
+        sentences = f"{made['sentences']:,} training sentences ({own:.0%}{left_out})"
+        return (f"{known}, with a language model of {sentences} and {made['made']} ({general:.0%}){text}"
+                f"{advice}")
     why = "all training sentences are scored" if made["left out"] else "no training sentences are at hand"
     advice = f"{install}, " if install else ""
     return (f"{known} of the dictionary, with {made['made']} alone{text}, because {why}: expect more wrong words; "

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DISBELIEF', 'PATIENCE', 'PLAIN', 'UNSURE', 'UNEXPLAINED', 'BESIDE', 'JUDGED_WORDS', 'FEWEST_WORDS', 'MOST_LACKING',
            'HARDLY', 'NOT', 'MOST_HOTWORDS', 'MOST_CUES', 'MOST_WAITING_EACH', 'MOST_CALM', 'TYPE_A_WORD', 'REQUESTS',
-           'Answer', 'REASONS', 'ALARMS', 'Status', 'SessionState', 'stream_status', 'SentenceMark', 'Moment',
-           'Watcher', 'plain_text', 'Heard', 'heard_words', 'unknown_words', 'known_sounds', 'Belief', 'LiveSession',
-           'Terminal', 'say_lines', 'open_decoder']
+           'Answer', 'REASONS', 'ALARMS', 'PHONEMES_A_SENTENCE', 'Status', 'SessionState', 'stream_status',
+           'SentenceMark', 'Moment', 'Watcher', 'plain_text', 'Heard', 'heard_words', 'unknown_words', 'known_sounds',
+           'Belief', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
 
 # %% ../../nbs/live/session.ipynb #ba661ecb
 import math
@@ -212,7 +212,9 @@ HARDLY, NOT = 1.0, 1.4  # nats a phoneme that words lack on average: hardly beli
 class Belief:
     "Whether the network believes the words of a session: in the last ones, the mean of what its phonemes have more."
 
-    def __init__(self) -> None:
+    def __init__(self, expected: float = 0.0) -> None:
+        "So many nats a phoneme were lacking on validation, which is a weak decoder's nature and no fault."
+        self.expected = expected
         self.sentences: deque[list[float]] = deque(maxlen=JUDGED_WORDS)
         self.lacking = 0.0  # nats a phoneme
 
@@ -223,12 +225,14 @@ class Belief:
             self.sentences.append(np.clip(lacks, 0.0, MOST_LACKING).tolist())
         judged = list[float]()
         for sentence in reversed(self.sentences):
-            if len(judged) < JUDGED_WORDS:
+            if not judged:  # all of the newest
                 judged += sentence
+            elif len(judged) < JUDGED_WORDS:
+                judged += sentence[len(judged) - JUDGED_WORDS:]
         self.lacking = float(np.mean(judged)) if len(judged) >= FEWEST_WORDS else 0.0
-        if self.lacking > NOT:
+        if self.lacking > NOT + 0.7 * self.expected:
             return "untrusted"
-        return "unsure" if self.lacking > HARDLY else ""
+        return "unsure" if self.lacking > HARDLY + 0.5 * self.expected else ""
 
 
 # %% ../../nbs/live/session.ipynb #d25962dc
@@ -257,7 +261,7 @@ class LiveSession:
         self.worker, self.pending = ThreadPoolExecutor(1, "hotword"), Counter[Answer]()  # what waits, by who asked
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # finished ones: said, if known, and decoded
         self.troubles: Counter[str] = Counter()  # messages that a watcher could not show
-        self.belief = Belief()
+        self.belief = Belief(getattr(decoder, "expected_loss", 0.0))
         self.marks = dict[int, SentenceMark]()  # the last one of each sentence
         self.bins = self.finals = 0
         self.keeper: Any = None  # a `Keeper`, which is also among the watchers
@@ -516,6 +520,9 @@ def say_lines(session: LiveSession, lines: Iterable[str]) -> None:
     threading.Thread(target=read, name="lines to say", daemon=True).start()
 
 # %% ../../nbs/live/session.ipynb #7da4b77c
+PHONEMES_A_SENTENCE = 30  # about, in English; a temperature's record has the loss of sentences
+
+
 def open_decoder(
     runs: str | Path | Sequence[str | Path],  # run folder, or exported decoder; several decode together
     session: str | None = None,  # recording day whose day layer is used; None: the last that was in training
@@ -539,4 +546,6 @@ def open_decoder(
     record = record.for_model(lm, words[1])
     weights = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     temperatures = [one.calibration(()).temperature for one in sources] if others else ()
-    return StreamDecoder(first, options.search(words, weights, calibration), config, session, others, temperatures)
+    decoder = StreamDecoder(first, options.search(words, weights, calibration), config, session, others, temperatures)
+    decoder.expected_loss = 0.0 if math.isnan(calibration.after) else calibration.after / PHONEMES_A_SENTENCE
+    return decoder

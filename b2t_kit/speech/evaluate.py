@@ -42,6 +42,7 @@ from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_recor
 from .calibrate import label_loss, read_calibration
 from .days import Start, fit_days
 from .task import SpeechConfig, SpeechRun, framing, logits_of, signals_in
+from ..text.g2p import sentence_to_phonemes
 from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, choice_key, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
@@ -230,7 +231,7 @@ def decode(
     signal = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
     if message := signal_difference(recordings.signal, decoder.origin, signal):
         raise KitError(f"{recordings.infos[0].file}: {message}")
-    for warning in check_days(recordings, to_train=False) if look else ():
+    for warning in check_days(recordings, False, sentence_to_phonemes) if look else ():
         say_once(f"warning: {warning}")
     model = fit_days(decoder.model, decoder.sessions, decoder.trained, recordings.sessions)
     model = model.to(device.torch_device).eval()
@@ -313,7 +314,7 @@ FEWEST_STRANGE = 5  # trials of a day or block
 LEAST_EXCESS = 1.5  # nats a label, by which labels are less likely than what is decoded
 
 
-def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each day, or block of a day that is not strange
+def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each day, or block
     "Return the days and blocks whose labels are as if they were of other trials."
     excess = {}
     for index, trial in enumerate(trials):
@@ -337,8 +338,8 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         if found > max(LEAST_EXCESS, 4 * usual, usual + 6 * spread):
             strange.add(session)
             place = session if block is None else f"{session}, block {block}"
-            lines.append(f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less likely than what "
-                         f"is decoded, {usual:.2g} elsewhere; are they the labels of these trials, in this order?")
+            lines.append(f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less likely than "
+                         f"what is decoded, {usual:.2g} elsewhere; are they the labels of these trials, in this order?")
     return lines
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a

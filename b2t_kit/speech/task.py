@@ -31,6 +31,7 @@ from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
+from ..text.g2p import sentence_to_phonemes
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #715fd176
@@ -212,7 +213,7 @@ class SpeechTask(Task):
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
             self.train.add(self.val)
-        self.warnings = check_days(self.train)
+        self.warnings = check_days(self.train, sounds=sentence_to_phonemes)
         self.held_out = _held_out_recordings(self.train.folders, config.holdout, self.sessions)
         self.scored = self.val  # the recordings that are being validated
         signal = self.train.signal

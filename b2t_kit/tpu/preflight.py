@@ -217,6 +217,8 @@ class PreflightReport:
         if self.trials_per_second:
             hours = f"; {self.steps} steps in {self.hours:.1f} hours" if self.hours else ""
             lines.append(f"  mean over all lengths, at best: {self.trials_per_second:,.0f} trials per second{hours}")
+            lines.append("  not counted: what each iteration of a loop costs to begin, the latency of links, the host; "
+                         "a recurrent step has thousands of iterations")
         return "\n".join(lines)
 
 # %% ../../nbs/tpu/preflight.ipynb #9944b5f7
