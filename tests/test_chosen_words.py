@@ -34,8 +34,7 @@ WHOLE = words.own_words
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    "Models are kept in a folder of the test; no general English is found; the dictionary and the made-up text are short."
-    monkeypatch.setattr(words, "kept_models", lambda: tmp_path / "models")
+    "A folder for models that are made. No general English is found; the dictionary and the made-up text are short."
     monkeypatch.setattr(words, "installed_english", lambda: None)
     monkeypatch.setattr(words, "own_words", lambda lexicon: [*kit_words(), *(WHOLE(lexicon) if lexicon else ())])
     monkeypatch.setattr(words, "made_up_sentences", lambda: list(GRAMMAR))
@@ -93,7 +92,8 @@ def test_every_way_in_takes_the_same_words(tmp_path: Path, capsys: pytest.Captur
         assert OF_TRAINING in found.words and "1 more left out because they are scored" in found.words, (way, found.words)
         assert found.words in repr(found) and load_json(found.folder / "result.json")["language_model"] == found.words, way
         assert found.warning is None, (way, found.warning)
-    assert len(list((tmp_path / "models").glob("*.b2tlm"))) == 1  # made once for all of them
+    kept = [path for path in tmp_path.rglob("words/*.b2tlm")]
+    assert len(kept) == 3 and len({path.name for path in kept}) == 1  # once for each run, and once for their average
 
     submit(first, tmp_path / "submission.csv", data, "cpu", **quick)
     assert OF_TRAINING in capsys.readouterr().err
@@ -158,12 +158,11 @@ def test_a_scored_sentence_is_in_no_model() -> None:
 def test_kept_by_content(own_folder: Path) -> None:
     "A second call reads the file; whatever the model is made of makes another one; a damaged file is made again."
     def made(training: Sequence[str] = REAL, scored: Sequence[str] = SCORED, lexicon: Path | None = None) -> tuple[str, int]:
-        model = words.choose_words(None, lexicon, scored, training=training)[1]
+        model = words.choose_words(None, lexicon, scored, training=training, folder=own_folder)[1]
         return model.hash, len(list(own_folder.glob("*.b2tlm")))
 
     first, count = made()
     assert count == 1 and made() == (first, 1) and made(scored=SCORED[::-1]) == (first, 1)
-    assert own_folder.stat().st_mode & 0o077 == 0
     changed, count = made([*REAL[:-1], "Nobody ever told me about lexicons."])
     assert changed != first and count == 2
     unguarded, count = made(scored=())
@@ -175,16 +174,16 @@ def test_kept_by_content(own_folder: Path) -> None:
     for path in own_folder.glob("*.b2tlm"):
         path.write_bytes(path.read_bytes()[:-8])
     assert made() == (first, 4)
-    for number in range(9):
+    for number in range(4):
         made([*REAL, f"Number {'one ' * (number + 1)}"])
-    assert len(list(own_folder.glob("*.b2tlm"))) == len(list(own_folder.glob("*.b2tlm.key"))) == 8
+    assert len(list(own_folder.glob("*.b2tlm"))) == len(list(own_folder.glob("*.b2tlm.key"))) == 4
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                          capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(words, "kept_models", lambda: tmp_path / "file/models")
-    assert "6 training sentences" in words.about_words(*words.choose_words(None, training=REAL))
+    folder = tmp_path / "file/models"
+    assert "6 training sentences" in words.about_words(*words.choose_words(None, training=REAL, folder=folder))
     assert "cannot be kept" in capsys.readouterr().err
 
 

@@ -123,6 +123,10 @@ class LogitSource:
         "Return the sentences that the decoder was trained on, of which a language model is made."
         return ()
 
+    def words_folder(self, folder: Path) -> Path:  # of the results
+        "Return where a language model that is made is kept."
+        return folder / "words"
+
     def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
                 progress: Callable[[str], object] = str) -> tuple[SplitLogits, "AdaptReport | None"]:
         "Return the logits to decode, and the changes that adaptation made to those of `read`."
@@ -180,6 +184,9 @@ class TrainedSource(LogitSource):
 
     split = "val"
     data: str | Path | None  # folder of the recordings
+
+    def words_folder(self, folder: Path) -> Path:  # the same for all splits and verbs
+        return self.network.folder / "words"
 
     @property
     def network(self) -> Network:
@@ -517,7 +524,7 @@ class Decoding:
         self.lm = options.lm or self.record.model or DEFAULT
         self.truths = tuple(self.logits.truths.values())
         self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), self.folder / MEMO,
-                                  self.logits.order.names, source.training())
+                                  self.logits.order.names, source.training(), source.words_folder(self.folder))
         self.record = self.record.for_model(options.lm, self.words[1])
         self.calibration = options.calibration(source, self.logits.trials, self.record, self.folder)
         self.tuning: Tuning | None = None

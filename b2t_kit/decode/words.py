@@ -4,20 +4,19 @@
 
 # %% auto #0
 __all__ = ['ORDER', 'MIXABLE', 'MADE', 'words_of', 'are_made_up', 'find_language_model', 'English', 'find_english',
-           'made_up_sentences', 'shares', 'make_model', 'kept_models', 'kept_model', 'is_mixable', 'choose_words',
-           'made_up_words', 'all_words', 'default_words', 'about_words']
+           'made_up_sentences', 'shares', 'make_model', 'kept_model', 'is_mixable', 'choose_words', 'made_up_words',
+           'all_words', 'default_words', 'about_words']
 
 # %% ../../nbs/decode/words.ipynb #921beeaf
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core import MEMO, KitError, cache_file, content_hash, file_hash, free_memory, new_folders, platform
+from ..core import MEMO, KitError, cache_file, check_writable, content_hash, file_hash, free_memory, platform
 from ..core import report_progress
 from .tune import DEFAULT
 from ..lm import LanguageModel, LeakGuard, fingerprints, format_of, mixed, mixture_weights
@@ -143,30 +142,25 @@ def make_model(
 
 # %% ../../nbs/decode/words.ipynb #7d53797e
 MADE = 1  # version of the computation of models: raised when other code gives other numbers
-_KEPT = 8  # models
-
-
-def kept_models() -> Path:
-    "Return the folder of models that were made, in the user's cache folder."
-    if folder := os.environ.get("XDG_CACHE_HOME"):
-        return Path(folder) / "b2t_kit/models"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "b2t_kit/models"
-    return Path.home() / ".cache/b2t_kit/models"
+_KEPT = 4  # models of a folder
 
 
 def kept_model(
-    training: Sequence[str], scored: Iterable[str], vocabulary: Sequence[str], english: English  # as for `make_model`
+    training: Sequence[str],
+    scored: Iterable[str],
+    vocabulary: Sequence[str],
+    english: English,  # these four as for `make_model`
+    folder: Path | None,  # where the model is kept; None: nowhere
 ) -> LanguageModel:
-    "Return the model of `make_model`, made only once; raise `KitError` if a file cannot be used."
+    "Return the model of `make_model`, made once for a folder; raise `KitError` if a file cannot be used."
+    if folder is None:
+        return make_model(training, scored, vocabulary, english)
     from b2t_kit.simulate import phrases
 
     scored = sorted({normalise(one) for one in scored})
     try:
-        folder = kept_models()
-        with new_folders(folder):
-            folder.chmod(0o700)
-    except (KitError, OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        check_writable(folder)
+    except KitError as error:
         report_progress(f"the language model cannot be kept and is made again each time ({error})")
         return make_model(training, scored, vocabulary, english)
     key = {"made": MADE, "training": content_hash(list(training)), "scored": content_hash(scored),
@@ -203,6 +197,7 @@ def choose_words(
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
     names: Sequence[str] = PHONEMES,  # of the columns of the logits
     training: Sequence[str] = (),  # sentences of the decoder's training, as far as they are known
+    folder: Path | None = None,  # where a model that is made is kept; None: nowhere
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raise `KitError` if a file cannot be used."
     if lm is not None and str(lm) != DEFAULT:
@@ -219,7 +214,8 @@ def choose_words(
         model.origin |= {"made": english.name, "unchecked": True}
         return _words_of(model, lexicon, names)
     vocabulary = all_words(training, lexicon)
-    return build_lexicon(vocabulary, lexicon, names=names), kept_model(training, exclude, vocabulary, english)
+    words = build_lexicon(vocabulary, lexicon, names=names)
+    return words, kept_model(training, exclude, vocabulary, english, folder)
 
 # %% ../../nbs/decode/words.ipynb #2c81057e
 def made_up_words(

@@ -539,7 +539,7 @@ def open_decoder(
     options, (record, digest) = DecodeOptions(lm, **search), source.record()
     first, *others = [source.decoder for source in sources]
     words = choose_words(lm or record.model, options.lexicon, exclude + source.sentences(), names=first.order.names,
-                         training=source.training())
+                         training=source.training(), folder=source.words_folder(source.folder))
     calibration = options.calibration(source, (), record)
     report_progress(repr(calibration))
     report_progress(about_words(*words))

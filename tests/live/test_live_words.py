@@ -16,7 +16,6 @@ SAID = ("My family is closer than yours.", "They lived in Arlington.", "Nobody e
 
 
 def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(words, "kept_models", lambda: tmp_path / "models")
     monkeypatch.setattr(words, "installed_english", lambda: None)
     data, run, generator = tmp_path / "data", tmp_path / "run", np.random.default_rng(0)
     for split, sentences in {"train": SAID, "val": SAID[2:]}.items():
@@ -31,4 +30,4 @@ def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     for given in ("", f"--data {data}"):  # whether or not the recordings are named
         assert main(f"live --run {run} {given} --pace 0 --trials 1".split()) == 0, given
         assert "a language model of 2 training sentences" in capsys.readouterr().err, given
-    assert len(list((tmp_path / "models").glob("*.b2tlm"))) == 1
+    assert len(list((run / "words").glob("*.b2tlm"))) == 1
