@@ -242,7 +242,7 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         if len(set(names)) < len(names):
             raise KitError(f"{path}: holds two arrays called {printable(max(names, key=names.count))}")
         arrays, sizes = dict[str, np.ndarray](), list[tuple[Sequence[int], int]]()
-        for name, part in zip(names, members):
+        for part in members:
             try:
                 with archive.open(part) as file:
                     shape, _, dtype = headers[np.lib.format.read_magic(file)[0]](file)
@@ -448,8 +448,8 @@ def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
                     "stand still?")
     silent = sum(not collapse(trial.logits.argmax(axis=1)) for trial in trials)
     if silent > 0.5 * many:
-        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no words; "
-                    "is the network trained, and class 0 its blank?")
+        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no "
+                    "words; is the network trained, and class 0 its blank?")
     return said
 
 # %% ../../nbs/decode/files.ipynb #53fc47c2
