@@ -422,11 +422,12 @@ def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     frames = sum(len(trial.logits) for trial in trials)
     still = sum(int((trial.logits[1:] == trial.logits[:-1]).all(axis=1).sum()) for trial in trials)
     if still > 0.4 * frames:
-        said.append(f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network stand still?")
+        said.append(f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network "
+                    "stand still?")
     silent = sum(not collapse(trial.logits.argmax(axis=1)) for trial in trials)
     if silent > 0.5 * many:
-        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no words; "
-                    "is the network trained, and class 0 its blank?")
+        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no "
+                    "words; is the network trained, and class 0 its blank?")
     return said
 
 # %% ../../nbs/decode/files.ipynb #53fc47c2

@@ -126,8 +126,8 @@ class Calibration:
             if self.trials < _FEW:
                 text += f"; of so few, it may be {self.temperature / 1.5:.2g} or {self.temperature * 1.5:.2g} as well"
         elif self.source == "estimated":
-            text = (f"estimated from the logits alone (it may be {self.temperature / 2:.2g} or {self.temperature * 2:.2g} "
-                    f"as well), for want of {self.lacking}")
+            reach = f"it may be {self.temperature / 2:.2g} or {self.temperature * 2:.2g} as well"
+            text = f"estimated from the logits alone ({reach}), for want of {self.lacking}"
         warning = f"\nwarning: {self.doubt}" if self.doubt else ""
         return f"temperature {self.temperature:.3g}: {text}{warning}"
 
@@ -204,8 +204,8 @@ def _own_labels(pairs: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[
     which = ", ".join(names[index] if names else f"trial {index}" for index in left[:3])
     more = ", ..." if len(left) > 3 else ""
     if good > _OF_USE and typical > _STRANGE:
-        return own, (f"{typical:.0%} of the sounds of the logits are not those of the labels: these are labels of other "
-                     "recordings, or the network is hardly trained")
+        return own, (f"{typical:.0%} of the sounds of the logits are not those of the labels: these are labels of "
+                     "other recordings, or the network is hardly trained")
     return own, (f"the labels of {len(left)} of {len(labelled)} trials do not fit their logits, and these were left "
                  f"out: {which}{more}" if left else "")
 

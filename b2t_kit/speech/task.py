@@ -350,7 +350,8 @@ class SpeechTask(Task):
         return edits | self.words.count(logits.numpy(), frames, sentences)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
-        "Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days, `trained_loss` if trained on val."
+        """Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days, `trained_loss` and so on if
+        trained on val."""
         values = self._score(model, device, self.val)
         if "val" in self.config.splits:
             values = {f"trained_{name}": value for name, value in values.items()}
