@@ -1201,7 +1201,8 @@ ELSEWHERE = {  # what to use here -> options of other programs
     "--device": "--accelerator --devices --backend",
     "--shard": "--fsdp --zero-stage --zero --deepspeed",
     "--tracker": "--wandb --use-wandb --report-to --log-with --logger --tensorboard",
-    "--config (a recipe or the config.json of a run)": "--recipe --preset --config-file --config-path --cfg --config-name",
+    "--config (a recipe or the config.json of a run)": (
+        "--recipe --preset --config-file --config-path --cfg --config-name"),
     "--out":
         "--output --output-dir --out-dir --results-dir --result-dir --save-dir --save-path --log-dir --logging-dir "
         "--checkpoint-dir --ckpt-dir --exp-dir --run-dir --work-dir --workdir --default-root-dir --project-dir",
@@ -1430,7 +1431,7 @@ def do(words: list[str]) -> int:
 # %% ../nbs/cli.ipynb #9303474a
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
-    if not {"matplotlib", "IPython"} & set(sys.modules):  # figures go to files: no window, and no backend that is not there
+    if not {"matplotlib", "IPython"} & set(sys.modules):  # figures go to files, whatever backend is set
         os.environ["MPLBACKEND"] = "agg"
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 

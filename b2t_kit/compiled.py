@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-import llvmlite
 import numba
 import numpy as np
 from numba.core.compiler import CompileResult
@@ -78,7 +78,7 @@ def _value_text(value: Any) -> str:
 
 
 def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
-    """Return a text for each part that machine code of a function is made from, and the compiled functions that it calls;
+    """Return a text for each part that machine code of a function is made from, and the compiled functions it calls;
     raise `TypeError` if a part has none."""
     texts, called, queue, seen = list[str](), list[Dispatcher](), [function], set[int]()
     while queue:
@@ -98,7 +98,8 @@ def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
             options = part.targetoptions.items()
             texts += sorted(f"{name}: {sorted(value) if isinstance(value, set) else value}" for name, value in options)
         for value in (*values.values(), *_versions.get(python, ())):
-            if isinstance(value, (FunctionType, Dispatcher)) and value.__module__.split(".")[0] not in ("numpy", "numba"):
+            is_function = isinstance(value, (FunctionType, Dispatcher))
+            if is_function and value.__module__.split(".")[0] not in ("numpy", "numba"):
                 queue.append(value)
     return texts, called
 
@@ -140,7 +141,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def _kept(path: Path) -> bytes | None:
-    "Return machine code as it was written; None if there is none, if it is damaged, or if others could have written it."
+    "Return machine code as it was written; None if it is missing or damaged, or others could have written it."
     with suppress(OSError, KitError):
         if _nobody_else_writes(path.parent) and _nobody_else_writes(path):
             data = read_bytes(path)
@@ -167,7 +168,7 @@ class StoredCode:
     def path(self, signature: Any, target: Any) -> Path | None:
         "Return the file of a signature; `target` is numba's description of the processor. None if it cannot be named."
         settings = [getattr(numba.config, name) for name in ("BOUNDSCHECK", "OPT", "DEBUGINFO_DEFAULT")]
-        versions = [sys.version, numba.__version__, llvmlite.__version__, np.__version__]
+        versions = [sys.version, numba.__version__, version("llvmlite"), np.__version__]
         try:
             parts, called = _parts(self.function)
             for other in called:

@@ -213,7 +213,8 @@ def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open 
             path.unlink(missing_ok=True)
             return None
         if not taken and not wait:
-            raise KitError(f"{output}: {_writer(path)} is writing it; wait until that has ended, or choose another name")
+            raise KitError(f"{output}: {_writer(path)} is writing it; wait until that has ended, "
+                           "or choose another name")
         if not taken and not waited:
             print(f"{output}: waiting for {_writer(path)}, which is writing it", file=sys.stderr, flush=True)
             waited = True
@@ -1212,8 +1213,8 @@ def _choose_interface(place: Rank) -> None:
                      if address in [one.address for one in ones] and not address.startswith("127.")), "")
     if not name:
         raise KitError(f"this machine's name, {socket.gethostname()}, is the loopback address {own}, which other "
-                       "machines cannot reach; set GLOO_SOCKET_IFNAME to the interface that leads to them (`ip address` "
-                       "lists them), or correct /etc/hosts")
+                       "machines cannot reach; set GLOO_SOCKET_IFNAME to the interface that leads to them "
+                       "(`ip address` lists them), or correct /etc/hosts")
     os.environ["GLOO_SOCKET_IFNAME"] = name
     print(f"network    {name}: this machine's name is the loopback address {own}; GLOO_SOCKET_IFNAME chooses another",
           flush=True)

@@ -183,7 +183,8 @@ def main() -> None:
     if options.healthy:
         seen = play(decoder, Kind(well=True), trials, others, int(options.healthy * 60 / BIN_SECONDS))
         print(f"{len(seen.finals)} sentences, states: {seen.shown() or 'live'}; "
-              f"{sum(not spoken for *_, spoken in seen.finals)} not spoken, {sum(one[2] for one in seen.finals)} not finished")
+              f"{sum(not spoken for *_, spoken in seen.finals)} not spoken, "
+              f"{sum(one[2] for one in seen.finals)} not finished")
         return
     print("| stream | states shown | told after | words finished | right | spoken | sentences not finished |")
     print("|---|---|--:|--:|--:|--:|--:|")

@@ -154,8 +154,8 @@ INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROO
 def test_notebooks_install_by_the_same_cell(tmp_path: Path) -> None:
     """A wheel comes before a clone, and no index is asked for the kit: who registers its name there must not run code here."""
     assert {path.stem for path in INSTALLING} == {
-        "index", "first_decoder", "colab", "own_model", "live", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu",
-        "b2t-tpu-ensemble"}
+        "index", "first_decoder", "first_hour", "colab", "own_model", "own_recordings", "before_the_tpu", "cluster", "live",
+        "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu", "b2t-tpu-ensemble"}
     (cell,) = {re.sub(r"^#\|.*\n", "", cell, flags=re.M) for cells in INSTALLING.values() for cell in cells}
     assert len(cell.splitlines()) == 5
     binary = "--only-binary pocketsphinx --find-links ."

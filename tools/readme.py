@@ -2,8 +2,8 @@
 
 README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
 notebooks in reading order. The tables of failures, in two languages, and that of other programs' options are written
-into their pages. Run it where the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
-offline.
+into their pages. Run it where the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB
+that pip cannot install offline.
 """
 import json
 import posixpath

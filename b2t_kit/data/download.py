@@ -236,22 +236,23 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
 
 # %% ../../nbs/data/download.ipynb #604e7745
 def is_unpacked(folder: str | Path) -> bool:
-    """Return whether an archive was unpacked into a folder, false if that is absent or holds no file; raise `KitError` if
-    it holds others than the files of its list, or has none."""
+    """Return whether an archive was unpacked into a folder, false if that is absent or holds no file.
+
+    Raises `KitError` if it has no list of its files, or others than those of the list."""
     folder = Path(folder)
     if not any(path.is_file() for path in folder.rglob("*")):
         return False
     if not (folder / FILE_LIST).is_file():
-        raise KitError(f"{folder}: has no list of its files ({FILE_LIST}), so nobody knows whether it is complete; move it "
-                       "away, and it is fetched, or use it as it is")
+        raise KitError(f"{folder}: has no list of its files ({FILE_LIST}), so nobody knows whether it is complete; "
+                       "move it away, and it is fetched, or use it as it is")
     try:
         sizes = dict(load_json(folder / FILE_LIST)["files"])
         wrong = [name for name, size in sizes.items() if size_on_disk(folder / name) != size]
     except (LookupError, TypeError, ValueError, OSError) as error:
         raise KitError(f"{folder / FILE_LIST}: is damaged ({error!r}); move {folder} away, and it is fetched") from None
     if wrong:
-        raise KitError(f"{folder}: {len(wrong)} of {len(sizes)} files are missing or have another size, such as {wrong[0]}; "
-                       "move it away, and it is fetched again")
+        raise KitError(f"{folder}: {len(wrong)} of {len(sizes)} files are missing or have another size, such as "
+                       f"{wrong[0]}; move it away, and it is fetched again")
     return True
 
 # %% ../../nbs/data/download.ipynb #25581415

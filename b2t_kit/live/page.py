@@ -100,7 +100,8 @@ class Feed:
                     self.log["sentences"].append((self.changes, {
                         "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
                         "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
-                        "doubt": moment.doubt, "unsure": moment.unsure, "unknown": moment.unknown, "known": moment.known}))
+                        "doubt": moment.doubt, "unsure": moment.unsure, "unknown": moment.unknown,
+                        "known": moment.known}))
                 else:
                     self.now["words_ms"] = 1000 * update.delay
             for index, (_, sentence) in enumerate(self.log["sentences"]):

@@ -85,8 +85,8 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
         if state.fault:
             return Status("damaged", f"damaged: {state.fault}")
         if state.belief == "untrusted":
-            return Status("untrusted", f"these words cannot be trusted: {DISBELIEF}; check participant, day and decoder, "
-                          "and the order and the sign of the channels")
+            return Status("untrusted", f"these words cannot be trusted: {DISBELIEF}; check participant, day and "
+                          "decoder, and the order and the sign of the channels")
         remark = f", {state.remark}" if state.remark else ""
         if state.belief:
             return Status("unsure", f"unsure: the decoder hardly believes its own words{remark}")

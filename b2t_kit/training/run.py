@@ -35,7 +35,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..core import MEMO, KitError, clear_way, duration, find_rank, fold_seed, join, leave, load_json
-from ..core import locked, new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
+from ..core import locked, new_folders, read_bytes, report_progress, save_json, to_dict
+from ..core import write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
 from ..precision import audit_optimizer, unchanged
