@@ -84,7 +84,7 @@ class Losses:
 PLACE = ("session", "block_num", "trial_num")
 UNNAMED = "trials"  # session of trials that have only numbers
 _UTTERANCE = re.compile(r"(.+?)[-_]([0-9]{1,9})[-_]([0-9]{1,9})")
-_NUMBERED = re.compile(r"((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
+_NUMBERED = re.compile(r"(?!-)((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
 
 
 def keys_of(names: Iterable[str]) -> list[tuple]:
