@@ -238,7 +238,7 @@ COMMANDS = [
     ("mix good.b2tlm --text text.txt", "models: 1 given; a mixture needs two or more"),
     ("mix good.b2tlm bad.arpa --text text.txt", "bad.arpa: line 3: should be 'ngram 2='"),
     ("mix good.b2tlm probing.bin --text text.txt", "probing.bin: is a probing file, which holds hashes of n-grams"),
-    ("mix good.b2tlm good.arpa --text table.csv", "table.csv: has no column 'sentence_label'"),
+    ("mix good.b2tlm good.arpa --text table.csv", "table.csv: line 1: no column says what was said: it has 'id', 'words'"),
     ("mix good.b2tlm good.arpa --text text.txt --exclude val.txt", "the first one is 'tea' (text.txt, sentence 3)"),
     ("mix good.b2tlm good.arpa --text leak.txt --exclude val.txt --leaks drop", "leak.txt: has no sentence to find weights on"),
     ("build text.txt --out new.lm", "new.lm: the name should end in .b2tlm, .arpa or .arpa.gz"),

@@ -12,7 +12,7 @@ from b2t_kit.lm import load_sentences, read_tokens
 from b2t_kit.simulate import noisy_sentence
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import PHONEMES, normalise, remove_punctuation
-from b2t_kit.text.tables import read_sentence
+from b2t_kit.text.tables import read_sentence, read_table
 
 SAID = ("i don't know", "we can't go there now", "she said hello")
 WRITTEN = {  # what was written -> a sentence that is said
@@ -213,3 +213,13 @@ def test_names_of_utterances_are_no_words_of_a_corpus(content, capsys):
     assert main("lm build corpus.txt --order 1 --out new.arpa".split()) == 2
     assert "names an utterance" in capsys.readouterr().err
     assert load_sentences("corpus.txt") == ["hello there", "you"], "to be kept out of a model"
+
+
+@pytest.mark.parametrize("name, content", [
+    ("heard.csv", "session,block_num,trial_num,sentence_label\nday,1,0,I see.\n"),
+    ("heard.jsonl", '{"session": "day", "block_num": 1, "trial_num": 0, "reference": "I see."}\n')])
+def test_a_table_of_recordings_is_read_as_a_hypothesis_and_that_is_said(name, content, capsys):
+    assert read_table(written(name, content)).sentences == {("day", 1, 0): "I see."}
+    assert "which usually is what was said" in capsys.readouterr().err
+    read_table(name, "said")
+    assert "usually" not in capsys.readouterr().err

@@ -292,19 +292,21 @@ def simulate_folder(
     "Simulate measurements into a folder, or resume; `KitError` if it holds others."
     out = check_writable(out)
     record = {"simulated": to_dict(config)}
-    if (out / "config.json").exists() and load_json(out / "config.json") != record:
-        raise KitError(f"{out}: holds a simulation with other settings; choose another folder")
-    if not (out / "config.json").exists() and any(out.glob("*.npz")):
-        raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
-    save_json(out / "config.json", record)
-    missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
-    write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
-    spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
-    workers = ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext()
-    with locked(out), workers as pool:
-        results = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
-        for _ in tqdm(results, total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank"):
-            pass
+    with locked(out):
+        if (out / "config.json").exists() and load_json(out / "config.json") != record:
+            raise KitError(f"{out}: holds a simulation with other settings; choose another folder")
+        if not (out / "config.json").exists() and any(out.glob("*.npz")):
+            raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
+        save_json(out / "config.json", record)
+        missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
+        write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
+        spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
+        workers = ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext()
+        with workers as pool:
+            results = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
+            done = config.count - len(missing)
+            for _ in tqdm(results, total=config.count, initial=done, disable=quiet, unit="tank"):
+                pass
     return out
 
 # %% ../../nbs/tasks/eit_physics.ipynb #1e9cc3ce

@@ -84,7 +84,7 @@ class Losses:
 PLACE = ("session", "block_num", "trial_num")
 UNNAMED = "trials"  # session of trials that have only numbers
 _UTTERANCE = re.compile(r"(.+?)[-_]([0-9]{1,9})[-_]([0-9]{1,9})")
-_NUMBERED = re.compile(r"((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
+_NUMBERED = re.compile(r"(?!-)((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
 
 
 def keys_of(names: Iterable[str]) -> list[tuple]:
@@ -139,6 +139,9 @@ def text_column(columns: Sequence[str], part: Part) -> str:
     "Return the column with the sentences; raise `KitError` with the names that are understood."
     own = _find(columns, TEXTS[part])
     column = own or _find(columns, EITHER)
+    if part == "decoded" and not column and {*PLACE} <= {*map(_folded, columns)}:
+        # of recordings, which a decoder's words were put into
+        column = _find(columns, TEXTS["said"])
     is_manifest = part == "decoded" and _MANIFEST in columns and not own
     if column and not is_manifest:
         return column
@@ -257,7 +260,9 @@ def _lines_of(
     except KitError as error:
         raise KitError(f"{where}: {error}") from error
     told = list[str]()
-    if not listed and _folded(column) not in ("text", "sentence_label"):
+    if part == "decoded" and _folded(column) in TEXTS["said"]:
+        told.append(f"what was decoded in {column!r}, which usually is what was said")
+    elif not listed and _folded(column) not in ("text", "sentence_label"):
         told.append(f"text in {column!r}")
     if name_column and _folded(name_column) != "id":
         told.append(f"ids in {name_column!r}")

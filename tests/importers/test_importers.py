@@ -4,8 +4,9 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from published_files import tiny_corp_files, tiny_inner_files, tiny_mat_files, t
 
 pytestmark = pytest.mark.usefixtures("dots")
 TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
+SETS = {"voice": "brain-to-voice voice", "inner": "inner-speech inner --validation 0.2", "mine": "arrays mine",
+        "competitionData": "t12 competitionData"}
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +62,35 @@ def run(words: str) -> None:
     assert main(words.split()) == 0, words
 
 
+@pytest.fixture(scope="module")
+def trained(here: Path) -> Callable[[str], None]:
+    """Convert one of SETS, train on it and export the run, once, for whichever test asks first."""
+    @cache
+    def made(name: str) -> None:
+        run(f"convert {SETS[name]} --out {name}_out")
+        run(f"{TRAIN} {name}_out --out {name}_run")
+        run(f"export --run {name}_run --out {name}_exported")
+
+    return made
+
+
 @pytest.mark.second_tier
-@pytest.mark.parametrize(("name", "options"), [("brain-to-voice voice", ""), ("inner-speech inner", "--validation 0.2"),
-                                               ("arrays mine", ""), ("t12 competitionData", "")])
-def test_trained_on_and_decoded(name: str, options: str, here: Path) -> None:
+@pytest.mark.parametrize("name", SETS)
+def test_trained_on_and_decoded(name: str, trained: Callable[[str], None]) -> None:
     """Sets with sentences and phonemes: training and scores, and one goes through every verb."""
-    out = name.split()[1]
-    run(f"convert {name} --out {out}_out {options}")
-    more = (f"decode --run {out}_run --data {out}_out --device cpu --lm m.arpa --beam 4",
-            f"report --run {out}_run --data {out}_out --device cpu", f"export --run {out}_run --out {out}_exported")
-    for words in (f"validate {out}_out", f"{TRAIN} {out}_out --out {out}_run", f"eval --run {out}_run --data {out}_out --device cpu",
-                  *(more if out == "voice" else ())):  # after the conversion all are alike
-        run(words)
-    with Recordings(f"{out}_out") as recordings:
-        assert load_decoder(f"{out}_run").signal == recordings.signal
+    trained(name)
+    run(f"validate {name}_out")
+    run(f"eval --run {name}_run --data {name}_out --device cpu")
+    if name == "voice":  # after the conversion all are alike
+        run(f"decode --run {name}_run --data {name}_out --device cpu --lm m.arpa --beam 4")
+    with Recordings(f"{name}_out") as recordings:
+        assert load_decoder(f"{name}_run").signal == recordings.signal
 
 
-def test_arrays_are_submitted(here: Path) -> None:
+def test_arrays_are_submitted(trained: Callable[[str], None]) -> None:
     """Trials without sentences, such as T12's hold-out, are decoded into a table, in their order."""
     for name, rows in (("mine", 2), ("competitionData", 4)):
+        trained(name)
         run(f"submit --run {name}_run --data {name}_out --device cpu --lm m.arpa --out {name}.csv")
         run(f"check-submission {name}.csv --data {name}_out")
         assert len(Path(f"{name}.csv").read_text().splitlines()) == 1 + rows
@@ -88,8 +101,10 @@ def test_arrays_are_submitted(here: Path) -> None:
     "decode --run voice_run --data competitionData_out --lm m.arpa", "eval --runs voice_run competitionData_run --data voice_out",
     "submit --run voice_run --data competitionData_out --lm m.arpa --out no.csv", f"{TRAIN} voice_out --out competitionData_run --resume",
 ])
-def test_participants_are_not_mixed(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_participants_are_not_mixed(words: str, trained: Callable[[str], None], capsys: pytest.CaptureFixture) -> None:
     """A run of one participant refuses recordings of another in one line."""
+    trained("voice")
+    trained("competitionData")
     capsys.readouterr()
     assert main([*words.split(), *(() if "--device" in words else ("--device", "cpu"))]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
@@ -97,8 +112,9 @@ def test_participants_are_not_mixed(words: str, here: Path, capsys: pytest.Captu
     assert not Path("no.csv").exists()
 
 
-def test_a_folder_of_two_participants(here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_folder_of_two_participants(here: Path, trained: Callable[[str], None], capsys: pytest.CaptureFixture) -> None:
     """Whatever reads it names two files and says what to do."""
+    trained("competitionData")
     mixed = tiny_recordings("mixed", sessions=1, trials=4)
     day = next(here.glob("competitionData_out/hdf5_data_final/t12*"))
     (mixed / day.name).symlink_to(day)
@@ -110,8 +126,10 @@ def test_a_folder_of_two_participants(here: Path, capsys: pytest.CaptureFixture)
         assert "folders of their own" in said and said.count(".hdf5") >= 2 and "Traceback" not in said, said
 
 
-def test_quarantine(here: Path) -> None:
+def test_quarantine(trained: Callable[[str], None]) -> None:
     """Trials of the competition's days are in the files, with the reason, and not in the run; record, report and card say so."""
+    trained("voice")
+    run("report --run voice_run --data voice_out --device cpu")
     with Recordings("voice_out") as recordings:
         marked = Counter(info.session for info in recordings.infos if info.quarantine)
         sentences = {info.sentence for info in recordings.infos if info.quarantine}
@@ -229,8 +247,9 @@ def test_unlabelled(here: Path, capsys: pytest.CaptureFixture) -> None:
     assert "QVAC recordings" in capsys.readouterr().err
 
 
-def test_resumed_and_faulty(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_and_faulty(trained: Callable[[str], None], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second conversion keeps what the same version made from the same bytes by the same options; a fault is one line."""
+    trained("voice")
     run("convert h2 h2 --out h2_out --validation 0.2")
     run("convert arrays mine --out kept_out")
     source = Path("mine/m1.2026.03.01.npy")
