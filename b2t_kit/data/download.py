@@ -348,7 +348,7 @@ def fetch_archives(
     tell: Callable[[str], None] = print,  # shows the terms
 ) -> list[Path]:  # folders, and archives that are not zip files
     "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
-    with new_folders(out) as folder, locked(folder):
+    with new_folders(out) as folder:
         files, paths = list_files(published.doi, base_url), dict[RemoteFile, Path]()
         for pattern, target in patterns.items():
             matches = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
@@ -357,22 +357,23 @@ def fetch_archives(
                 names = ", ".join(file.name for file in files) or "nothing"
                 raise KitError(f"{base_url}: {published.name} has no file '{pattern}', only {names}; has it changed?")
             paths |= matches
-        missing = [file for file, path in paths.items() if not (path.is_file() or is_unpacked(path))]
-        for file in missing:
-            if paths[file].is_dir():
-                shutil.rmtree(paths[file])  # it is empty
-            remove_leftovers(paths[file])  # before the free space is looked at
         tell(terms_text(terms := terms_of(published, list(paths), base_url)))
-        on_disk = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in missing)
-        needed = sum(file.size for file in missing) * (1 + UNPACKED) - on_disk
-        check_download_space(folder, max(0, int(needed)), "download and unpack")
-        for file, path in paths.items():
-            if file in missing or path.is_file():
-                archive = download(file, folder, token, progress, base_url)
-                if archive != path:
-                    unpack_archive(archive, path, progress)
-                    archive.unlink()
-            save_json(folder / TERMS_FILE, terms)
+        with locked(folder):  # nothing is written, not even the lock, before the terms are shown
+            missing = [file for file, path in paths.items() if not (path.is_file() or is_unpacked(path))]
+            for file in missing:
+                if paths[file].is_dir():
+                    shutil.rmtree(paths[file])  # it is empty
+                remove_leftovers(paths[file])  # before the free space is looked at
+            on_disk = sum(size_on_disk(folder / name) for file in missing for name in (file.name, f"{file.name}.part"))
+            needed = sum(file.size for file in missing) * (1 + UNPACKED) - on_disk
+            check_download_space(folder, max(0, int(needed)), "download and unpack")
+            for file, path in paths.items():
+                if file in missing or path.is_file():
+                    archive = download(file, folder, token, progress, base_url)
+                    if archive != path:
+                        unpack_archive(archive, path, progress)
+                        archive.unlink()
+                save_json(folder / TERMS_FILE, terms)
     return list(paths.values())
 
 # %% ../../nbs/data/download.ipynb #a2d99394

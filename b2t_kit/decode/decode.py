@@ -517,12 +517,15 @@ class Decoding:
         options: DecodeOptions,
         folder: Path | None = None,  # of the results; None: that of the source
         progress: Callable[[str], object] = str,  # called with progress messages
+        to_tune: bool = False,  # refuse trials without a known sentence, before words are chosen
     ) -> None:
         "Raise `KitError` if an input is missing or invalid."
         self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
         self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
         self.truths = tuple(self.logits.truths.values())
+        if to_tune and not self.truths:
+            raise KitError("tuning needs trials with known sentences, and there are none")
         self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), self.folder / MEMO,
                                   self.logits.order.names, source.training(), source.words_folder(self.folder))
         self.record = self.record.for_model(options.lm, self.words[1])
@@ -587,7 +590,7 @@ def decode_sentences(
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
     folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
     with new_folders(folder), locked(folder):
-        decoding = Decoding(source, choices, folder, progress)
+        decoding = Decoding(source, choices, folder, progress, to_tune=tune)
         if tune:
             decoding.tune()
         return decoding.decode()
