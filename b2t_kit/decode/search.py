@@ -403,7 +403,7 @@ _LINKING = frozenset("a an and at de for in la of on the to".split())
 
 
 def _is_phrase(word: str, fields: Sequence[str]) -> bool:
-    "Return whether what follows a word, both as they are written, are more words rather than its phonemes."
+    "Return whether more words follow a word, rather than its phonemes; both as they are written."
     if any(field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields):
         return len(fields) == 1 and len(word) > 3  # the b of plan b
     # XX after a word in small letters is a mistake in its phonemes; the York of New York is a word
