@@ -182,7 +182,9 @@ def test_phrases_of_hotwords(capsys):
     assert [one.word for one in words] == ["new", "york", "bank", "america", "plan", "b", "o'brien", "tomato"]
     assert [one.boost for one in words[:2]] == [2.0, 2.0] and words[-1].forms == (("T", "AH", "M", "AA", "T", "OW"),)
     assert "'new york'" in capsys.readouterr().err
-    for line, reason in {"anna AE N XX": "XX", "New York, NY": "york,", "caf\u00e9": "caf\u00e9"}.items():
+    for phrase in ("New YORK", "NEW YORK", "new york", "Malcolm X"):
+        assert [one.word for one in parse_hotwords([phrase])] == phrase.lower().split()
+    for line, reason in {"anna AE N XX": "XX", "anna XX": "XX", "New York, NY": "york,", "caf\u00e9": "caf\u00e9"}.items():
         with pytest.raises(KitError, match=f"names.txt, line 1: .*{reason}"):
             parse_hotwords([line], "names.txt")
 

@@ -403,10 +403,12 @@ _LINKING = frozenset("a an and at de for in la of on the to".split())
 
 
 def _is_phrase(word: str, fields: Sequence[str]) -> bool:
-    "Return whether what follows a word are more words, rather than its phonemes."
-    sounds = [field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields]
-    is_letter = len(fields) == 1 and len(word) > 3  # the b of plan b
-    return bool(fields) and (is_letter or not any(sounds))
+    "Return whether more words follow a word, rather than its phonemes; both as they are written."
+    if any(field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields):
+        return len(fields) == 1 and len(word) > 3  # the b of plan b
+    # XX after a word in small letters is a mistake in its phonemes; the York of New York is a word
+    like_phonemes = word.islower() and all(re.fullmatch("[A-Z]{2}[0-2]?", field) for field in fields)
+    return bool(fields) and not like_phonemes
 
 
 def parse_hotwords(
@@ -416,7 +418,7 @@ def parse_hotwords(
 ) -> list[Hotword]:  # each word once
     """Return the words of a list; raise `KitError` with the line at fault. Of a phrase, each word is
     expected."""
-    tokens = (plain_typography(line.split("#")[0]).lower().split() for line in lines)
+    tokens = (plain_typography(line.split("#")[0]).split() for line in lines)
     rows = list(islice((row for row in enumerate(tokens, 1) if row[1]), _MAX_HOTWORDS + 1))
     hotwords: dict[str, Hotword] = {}
     phrases = list[str]()
@@ -424,7 +426,7 @@ def parse_hotwords(
         raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
                        "list this long as a lexicon (--lexicon)")
     for number, (head, *fields) in rows:
-        word, boost = re.sub(r"\([0-9]+\)$", "", head), None
+        word, boost = re.sub(r"\([0-9]+\)$", "", head).lower(), None
         forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
             if max(len(word), len(fields)) > _LONGEST_HOTWORD:
@@ -433,9 +435,10 @@ def parse_hotwords(
                 boost = number_in(fields.pop(), float)
                 if abs(boost) > _MAX_BOOST:
                     raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
-            if _is_phrase(word, fields):
-                words = [one for one in (word, *fields) if one not in _LINKING] or [word]
-                phrases.append(" ".join((word, *fields)))
+            if _is_phrase(head, fields):
+                phrase = [word, *(field.lower() for field in fields)]
+                words = [one for one in phrase if one not in _LINKING] or [word]
+                phrases.append(" ".join(phrase))
                 fields = []
             else:
                 words = [word]
