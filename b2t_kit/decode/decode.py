@@ -634,7 +634,7 @@ class WordCounter:
         "Identifies model and weights, so that a run resumes with the same ones."
         config = self.config
         return (f"{self.search.model.hash} {config.acoustic_scale:g} {config.blank_penalty:g} "
-                f"{config.word_bonus:g} {config.missing_silence:g}")
+                f"{config.word_bonus:g} {config.missing_silence:g} {config.classes}")
 
     def count(
         self,
