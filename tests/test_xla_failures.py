@@ -355,7 +355,8 @@ def test_c9_flags_after_the_import() -> None:
     package = Path(importlib.util.find_spec("torch_xla").origin).parent
     files = [*package.rglob("*.py"), *package.rglob("*.so"), *package.parent.glob("_XLAC*.so")]
     assert not [path for path in files if b"PYTORCH_XLA_COMPILATION_THREADS" in path.read_bytes()]
-    assert "changed set()" in printed("imports")["importing"]
+    changed = printed("imports")["importing"].splitlines()[0]
+    assert changed in ("changed set()", "changed {'GOMP_SPINCOUNT'}"), changed  # how waiting threads sleep; nothing of XLA
 
 
 def test_c10_fewer_chips_hold_more_each() -> None:
