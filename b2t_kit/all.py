@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core import override
+from .core.settings import override
 
 # %% auto #0
 __all__ = ['EXPORTS', 'simulate', 'recipe', 'open_task', 'train']
@@ -55,9 +55,9 @@ def simulate(
     **settings: Any,  # of `SimulateConfig`, such as sessions=3, trials=400
 ) -> Path:
     "Write simulated recordings in the T15 format; `KitError` names a setting that does not exist. Returns the folder."
-    from b2t_kit import simulate as simulator
+    from b2t_kit.simulate import recordings
 
-    simulator.simulate(out, override(simulator.SimulateConfig(), settings))
+    recordings.simulate(out, override(recordings.SimulateConfig(), settings))
     return Path(out)
 
 # %% ../nbs/all.ipynb #b318eaca
@@ -92,7 +92,7 @@ def train(
     quiet: bool = False,  # print and show nothing
 ) -> Result:
     "Train a recipe, or continue to; raise `KitError` with one line that names the fault."
-    from b2t_kit.memory import check_memory
+    from b2t_kit.plan.memory import check_memory
     from b2t_kit.train import train as train_task
 
     run.check()

@@ -44,17 +44,25 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from . import __version__
-from b2t_kit.core import (
-    ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
-)
-from .core import converted, environment_with, find_rank, leave, leaves, load_json, locked
-from .core import lost_contact, new_folders, number_in, override
-from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
+from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, UNRECOGNISED
+from .core.settings import SEED, TEMPERATURE, check_bounds
+from .core.errors import KitError
+from .core.files import check_target
+from .core.settings import converted, leaves
+from .core.program import environment_with
+from .core.processes import find_rank, leave
+from .core.files import load_json, locked
+from .core.processes import lost_contact
+from .core.files import new_folders
+from .core.settings import number_in, override
+from .core.errors import printable
+from .core.files import read_text, save_json, write_atomically
+from .core.program import report_progress, run_program, say_once
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig
-    from b2t_kit.simulate import SimulateConfig
-    from b2t_kit.speech.adapt import AdaptConfig
+    from b2t_kit.simulate.recordings import SimulateConfig
+    from b2t_kit.adapt.adapt import AdaptConfig
     from b2t_kit.speech.days import Start
     from b2t_kit.speech.task import SpeechRun, SpeechTask
     from b2t_kit.training.task import RunSettings
@@ -154,7 +162,7 @@ class Demo(Verb):
     LIMITS = {"seed": SEED}
 
     def act(self) -> None:
-        from b2t_kit.demo import demo
+        from b2t_kit.simulate.demo import demo
 
         print(demo(self.out, self.seed))
 
@@ -166,12 +174,12 @@ class Simulate(HasSettings):
 
     @staticmethod
     def initial(words: Sequence[str]) -> "SimulateConfig":
-        from b2t_kit.simulate import SimulateConfig
+        from b2t_kit.simulate.recordings import SimulateConfig
 
         return SimulateConfig()
 
     def act(self) -> None:
-        from b2t_kit.simulate import simulate
+        from b2t_kit.simulate.recordings import simulate
 
         print(simulate(self.out, self.settings))
 
@@ -197,7 +205,7 @@ class Fetch(Verb):
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.data.download import PUBLISHED, T15_SET
+        from b2t_kit.importers.download import PUBLISHED, T15_SET
 
         sets = wing("importers", "sets")
         return {"published language models": {
@@ -207,7 +215,7 @@ class Fetch(Verb):
                                        for entry in (sets.SETS.values() if sets else [T15_SET])}}
 
     def act(self) -> None:
-        from b2t_kit.data.download import fetch, fetch_language_model, read_token
+        from b2t_kit.importers.download import fetch, fetch_language_model, read_token
 
         sets = wing("importers", "sets")
         token = read_token(self.token_file) if self.token_file else None
@@ -230,7 +238,7 @@ class Validate(Verb):
 
     def act(self) -> int:
         from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
-        from b2t_kit.text.g2p import sentence_to_phonemes
+        from b2t_kit.lexicon.g2p import sentence_to_phonemes
 
         folder, counts, days = find_recordings(self.data), Counter[tuple[str, str]](), dict[str, DayStatistics]()
         for line in fault_lines(check_folder(folder, True, days, sentence_to_phonemes), counts):
@@ -291,7 +299,7 @@ class Train(HasSettings):
 def initial_settings(words: Sequence[str]) -> "SpeechRun":
     "Parse --config, --model and the other options that decide the settings of a run before the rest."
     from b2t_kit.models.model import model_class
-    from b2t_kit.speech.evaluate import recorded_settings
+    from b2t_kit.speech.decoder import recorded_settings
     from b2t_kit.speech.recipes import recipe
     from b2t_kit.training.run import check_resumable, share_run
 
@@ -340,7 +348,7 @@ def fill_from_resume(verb: Any) -> Any:
 def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all steps are done
     "Train or resume one run, or one a seed, in this process."
     from b2t_kit.all import open_task
-    from b2t_kit.memory import check_memory
+    from b2t_kit.plan.memory import check_memory
     from b2t_kit.train import train, train_seeds, uninterrupted
     from b2t_kit.training.checkpoint import checkpoint_steps
 
@@ -403,7 +411,9 @@ _LAUNCHED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
     "Fit the temperature of a finished run; of several processes the first one does, by itself, after the others."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.evaluate import decode, fit_network, load_decoder, matching_sessions, read_calibration
+    from b2t_kit.speech.logits import decode
+    from b2t_kit.speech.evaluate import fit_network, matching_sessions, read_calibration
+    from b2t_kit.speech.decoder import load_decoder
 
     if find_rank().rank or not (folder / "config.json").is_file():
         return
@@ -420,7 +430,7 @@ def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> Non
 def initial_decoder(verb: Train) -> "Start | None":
     "Return the decoder that the weights come from, or None; raise `KitError` if it cannot be read."
     from b2t_kit.speech.days import Start
-    from b2t_kit.speech.evaluate import load_decoder
+    from b2t_kit.speech.decoder import load_decoder
     from b2t_kit.training.checkpoint import checkpoint_steps
 
     config = Path(verb.out) / "config.json"
@@ -551,7 +561,7 @@ class FindsSentences(TakesRuns):
         if not self.adapt:
             return None
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
-        from b2t_kit.speech.adapt import AdaptConfig
+        from b2t_kit.adapt.adapt import AdaptConfig
 
         options = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
         return AdaptConfig(**{name: value for name, value in options.items() if value is not None})
@@ -665,8 +675,9 @@ class BuildModel(Excludes):
     LIMITS = {"memory": (1, 10**7), "order": (1, 6), "prune": (0, 10**9), "min_count": (0, 10**9)}
 
     def act(self) -> None:
-        from b2t_kit.lm import build_language_model, describe_language_model
-        from b2t_kit.text.g2p import dictionary
+        from b2t_kit.speech.sentences import build_language_model
+        from b2t_kit.lm.arpa import describe_language_model
+        from b2t_kit.lexicon.g2p import dictionary
 
         vocabulary = list(dictionary()) if self.vocabulary == "dictionary" else self.vocabulary
         print(describe_language_model(build_language_model(
@@ -684,8 +695,9 @@ class MixModels(Excludes):
     text: File
 
     def act(self) -> None:
-        from b2t_kit.lm import describe_language_model, mix_language_models
-        from b2t_kit.lm_kenlm import read_language_model
+        from b2t_kit.lm.arpa import describe_language_model
+        from b2t_kit.speech.sentences import mix_language_models
+        from b2t_kit.lm.kenlm import read_language_model
 
         models = [read_language_model(path) for path in self.models]
         print(describe_language_model(mix_language_models(
@@ -698,13 +710,13 @@ class ConvertModel(WritesModel):
     model: Positional[ModelFile]
 
     def act(self) -> None:
-        from b2t_kit.lm import check_model_name, describe_language_model
-        from b2t_kit.lm_kenlm import read_language_model
+        from b2t_kit.lm.arpa import check_model_name, describe_language_model, save_model
+        from b2t_kit.lm.kenlm import read_language_model
 
         check_model_name(self.out)
         model = read_language_model(self.model).to_arrays()
         model.verify()
-        model.save(self.out)
+        save_model(model, self.out)
         print(describe_language_model(model))
 
 # %% ../nbs/cli.ipynb #3e733927
@@ -714,8 +726,8 @@ class DescribeModel(Verb):
     model: Positional[ModelFile]
 
     def act(self) -> None:
-        from b2t_kit.lm import describe_language_model
-        from b2t_kit.lm_kenlm import read_language_model
+        from b2t_kit.lm.arpa import describe_language_model
+        from b2t_kit.lm.kenlm import read_language_model
 
         model = read_language_model(self.model)
         model.verify()
@@ -729,8 +741,9 @@ class Perplexity(Verb):
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
 
     def act(self) -> None:
-        from b2t_kit.lm import load_sentences, perplexity
-        from b2t_kit.lm_kenlm import read_language_model
+        from b2t_kit.speech.sentences import load_sentences
+        from b2t_kit.lm.model import perplexity
+        from b2t_kit.lm.kenlm import read_language_model
 
         model, sentences = read_language_model(self.model), load_sentences(self.text)
         value, unknown = perplexity(model, sentences)
@@ -751,7 +764,7 @@ class Rescore(Verb):
 
     def act(self) -> None:
         exactly_one(self, "tune", "weights")
-        from b2t_kit.llm import rescore
+        from b2t_kit.rescore.llm import rescore
 
         print(rescore(self.nbest, self.llm, self.out, self.weights, bits=self.llm_bits or 0, device=self.device))
 
@@ -765,7 +778,7 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
 
     def act(self) -> int:
         source, adapt = exactly_one(self, "run", "runs", "nbest"), self.adaptation()
-        from b2t_kit.output.submission import submit, submit_nbest
+        from b2t_kit.decode.submission import submit, submit_nbest
 
         if source == "nbest":
             refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
@@ -785,7 +798,7 @@ class CheckSubmission(Verb):
     data: OptionalFolder = None  # recordings whose test trials it should cover; default: the competition's 1,450 rows
 
     def act(self) -> int:
-        from b2t_kit.output.submission import check_submission
+        from b2t_kit.decode.submission import check_submission
 
         check = check_submission(self.file, self.data)
         print(check)
@@ -802,7 +815,7 @@ class ScoreSentences(Verb):
     json: OptionalFile = None  # also write the result to this file
 
     def act(self) -> None:
-        from b2t_kit.output.submission import score
+        from b2t_kit.decode.submission import score
 
         named = [file for file in (self.hypothesis, self.reference) if file]
         files = [*self.files, *named]
@@ -824,7 +837,7 @@ class CombineSentences(Verb):
     tokens: OptionalFile = None
 
     def act(self) -> None:
-        from b2t_kit.output.combine import combine_files
+        from b2t_kit.publish.votes import combine_files
 
         print(combine_files(self.files, self.out, self.references, self.tokens), f"in {printable(self.out)}")
 
@@ -844,7 +857,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
     LIMITS = {"pictures": (0, 10**6)}
 
     def act(self) -> None:
-        from b2t_kit.output.report import front_row, report_run
+        from b2t_kit.publish.report import front_row, report_run
 
         report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
                             against=self.against, pictures=self.pictures, device=self.device)
@@ -859,7 +872,7 @@ class Export(ReadsRun):
     licence: Annotated[str, UNSET] = ""  # licence of the weights, for the card; default: not stated
 
     def act(self) -> None:
-        from b2t_kit.output.runs import export
+        from b2t_kit.publish.export import export
 
         folder = export(self.run, self.out, self.licence)
         print(read_text(folder / "README.md"))
@@ -873,7 +886,7 @@ class Runs(Verb):
     json: OptionalFile = None  # write the list to this file
 
     def act(self) -> None:
-        from b2t_kit.output.runs import list_runs, runs_text
+        from b2t_kit.publish.runs import list_runs, runs_text
 
         lines = list_runs(self.folder)
         print(runs_text(lines) or f"{self.folder}: holds no run; `b2t demo --out demo` trains one")
@@ -888,7 +901,8 @@ class Show(Verb):
     json: OptionalFile = None  # write the answer to this file
 
     def act(self) -> None:
-        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text, weights_facts
+        from b2t_kit.publish.runs import nearest_recipe, next_steps, run_state, show_text
+        from b2t_kit.publish.export import weights_facts
 
         if facts := weights_facts(self.run):
             lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
@@ -919,7 +933,7 @@ class BuildKernel(Verb):
     language: str = "en"  # language of the notebook's text: en, or zh, in which only b2t-tpu-v5e8 is there
 
     def act(self) -> None:
-        from b2t_kit.kaggle import build_kernel
+        from b2t_kit.publish.kaggle import build_kernel
 
         print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
                            resume=self.resume, language=self.language))
@@ -938,7 +952,7 @@ class ForDevices(HasSettings):
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.tpu.configs import configurations, usual_device
+        from b2t_kit.plan.configs import configurations, usual_device
 
         return {"configurations": {name: f"{make.__doc__} (planned for: {usual_device(name)})"
                                    for name, make in configurations().items()}}
@@ -946,7 +960,7 @@ class ForDevices(HasSettings):
     @staticmethod
     def initial(words: Sequence[str]) -> "RunSettings":
         from b2t_kit.models.model import model_class
-        from b2t_kit.tpu.configs import configuration, configurations
+        from b2t_kit.plan.configs import configuration, configurations
 
         name = next((word for word in words if word in configurations()), "baseline")
         run, model = configuration(name), option_value(words, "--model")
@@ -975,9 +989,9 @@ class Plan(ForDevices):
 
     def act(self) -> int:
         from b2t_kit.data.batches import Bucket
-        from b2t_kit.memory import find_target, plan_run, plan_text, plan_values
+        from b2t_kit.plan.memory import find_target, plan_run, plan_text, plan_values
         from b2t_kit.speech.task import SpeechTask
-        from b2t_kit.tpu.configs import configuration, usual_device
+        from b2t_kit.plan.configs import configuration, usual_device
 
         if self.json:
             check_target(self.json)
@@ -1019,9 +1033,9 @@ class Preflight(ForDevices):
     figure: OptionalFile = None  # also draw memory and roofline, as PNG or SVG
 
     def act(self) -> int:
-        from b2t_kit.tpu.preflight import compare_shardings, smallest_change
-        from b2t_kit.tpu.configs import configuration, configuration_lines
-        from b2t_kit.tpu.preflight import draw_report, preflight_config
+        from b2t_kit.plan.preflight import compare_shardings, smallest_change
+        from b2t_kit.plan.configs import configuration, configuration_lines
+        from b2t_kit.plan.preflight import draw_report, preflight_config
 
         if self.list:
             print(*configuration_lines(), sep="\n")
@@ -1072,7 +1086,7 @@ class Doctor(Verb):
     def act(self) -> int:
         if sum(option is not None for option in (self.log, self.device, self.bundle)) > 1:
             raise KitError("give one of --log, --device, --bundle, not several")
-        from b2t_kit import doctor
+        from b2t_kit.plan import doctor
 
         status, values = SUCCESS, dict[str, Any]()
         if self.bundle is not None:

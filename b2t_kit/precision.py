@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from .core import KitError
+from .core.errors import KitError
 
 # %% ../nbs/03_precision.ipynb #8eec4a53
 COMPUTE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .core import save_json
+from .core.files import save_json
 from .training.checkpoint import Best, copy_to_output, mark_best
 from .training.run import MemoryCheck, Run, accumulate_gradients, begin, check_resumable, checkpoint, due
 from .training.run import is_new_best, log, on_main, open_run, record, remaining_batches, seed_step, should_stop

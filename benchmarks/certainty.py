@@ -24,13 +24,14 @@ from scipy.stats import rankdata
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from b2t_kit.core import save_json
+from b2t_kit.core.files import save_json
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_temperature
 from b2t_kit.decode.combine import average_logits, pool_lists
-from b2t_kit.output.combine import combine_votes
-from b2t_kit.simulate import Noise, noisy_logits, real_errors
-from b2t_kit.text.lexicon import build_lexicon
+from b2t_kit.publish.votes import combine_votes
+from b2t_kit.simulate.logits import Noise, noisy_logits
+from b2t_kit.text.confusions import real_errors
+from b2t_kit.lexicon.lexicon import build_lexicon
 from b2t_kit.text.phonemes import collapse, normalise, to_ids
 
 WIDTH = 5

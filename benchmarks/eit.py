@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from b2t_kit.core import load_json, save_json
+from b2t_kit.core.files import load_json, save_json
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit_physics import classical_images
 from b2t_kit.tasks.eit import UNITS, Measurements, find_measurements

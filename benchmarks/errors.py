@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from b2t_kit.core import KitError
-from b2t_kit.simulate import real_counts
+from b2t_kit.core.errors import KitError
+from b2t_kit.text.confusions import real_counts
 from b2t_kit.text.phonemes import BLANK, PHONEMES
 
 

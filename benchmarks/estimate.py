@@ -4,9 +4,10 @@ import numpy as np
 
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.search import BeamSearch, SearchConfig
-from b2t_kit.simulate import BEHIND, Noise, draw_sentence, noisy_logits
+from b2t_kit.simulate.logits import BEHIND, Noise, noisy_logits
+from b2t_kit.text.english import draw_sentence
 from b2t_kit.speech.calibrate import estimate_temperature, fit_temperature
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import count_edits
 from b2t_kit.text.phonemes import normalise, to_ids
 

@@ -39,12 +39,13 @@ sys.path.insert(0, str(ROOT))
 
 from plan import settings_of, task_and_batch
 
-from b2t_kit.core import KitError, atomic_folder
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import atomic_folder
 from b2t_kit.devices.select import open_device
-from b2t_kit.memory import PlannedDevice, find_target, plan_task
+from b2t_kit.plan.memory import PlannedDevice, find_target, plan_task
 from b2t_kit.precision import resolve_precision
 from b2t_kit.speech.evaluate import evaluate_run
-from b2t_kit.simulate import STRICT, SimulateConfig, open_sessions, write_session
+from b2t_kit.simulate.recordings import STRICT, SimulateConfig, open_sessions, write_session
 from b2t_kit.text.metrics import compare
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.log import read_metrics
@@ -226,7 +227,7 @@ def random_model(tokenizer: Path, out: Path) -> Path:
 
 def rescoring(tokenizer: Path, labels: Path, device_name: str, sentences: int) -> dict:
     "Sentences per second and memory of scoring lists of ten; random weights take as long as trained ones."
-    from b2t_kit.llm import load_scorer
+    from b2t_kit.rescore.llm import load_scorer
 
     with open(labels, newline="", encoding="utf-8") as file:
         said = [normalise(row["sentence_label"]) for row in csv.DictReader(file)]

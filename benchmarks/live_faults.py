@@ -23,7 +23,7 @@ from rapidfuzz.distance import Levenshtein
 from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.live.session import LiveSession, Moment, open_decoder
 from b2t_kit.live.sources import LiveSource, Piece
-from b2t_kit.simulate import SimulateConfig, simulate
+from b2t_kit.simulate.recordings import SimulateConfig, simulate
 from b2t_kit.text.phonemes import normalise
 
 HEALTHY, FAULTY = 400, 800  # bins

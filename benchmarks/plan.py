@@ -29,10 +29,10 @@ from types import SimpleNamespace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import override
+from b2t_kit.core.settings import override
 from b2t_kit.data.batches import Bucket
-from b2t_kit.tpu.configs import configuration
-from b2t_kit.memory import find_target, plan_run
+from b2t_kit.plan.configs import configuration
+from b2t_kit.plan.memory import find_target, plan_run
 from b2t_kit.devices.xla import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
@@ -107,7 +107,7 @@ def compiled_steps() -> list[dict]:
 
 def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
-    from b2t_kit.tpu.lower import lower_run
+    from b2t_kit.plan.lower import lower_run
     from b2t_kit.speech.task import Lengths, SpeechTask
     from b2t_kit.devices.xla import find_slice
 
@@ -127,8 +127,8 @@ def lower(case: list, folder: Path) -> None:
 
 def compiled_bytes(case: list, python: str) -> dict:
     "The compiler's sizes for a case."
-    from b2t_kit.tpu.cost import moved_bytes, read_hlo
-    from b2t_kit.tpu.preflight import ON_CPU, compile_program, environment
+    from b2t_kit.plan.cost import moved_bytes, read_hlo
+    from b2t_kit.plan.preflight import ON_CPU, compile_program, environment
     from b2t_kit.devices.xla import find_slice
 
     with tempfile.TemporaryDirectory() as name:
@@ -204,7 +204,7 @@ def small_run(run, name: str, bins: int):
 
 def estimated(case: list) -> dict:
     "Bytes of the state and of the step, traced without numbers, and the processor time that it took."
-    from b2t_kit.memory import meta_model, state_of, trace_step
+    from b2t_kit.plan.memory import meta_model, state_of, trace_step
 
     name, batch, bins, changes = case
     run = settings_of(name, batch, changes)

@@ -155,7 +155,7 @@ class OneBlock(nn.Module):
 
 def one_block(as_the_original: bool, rows: int, where: str, precision: str):
     "A training step of one block: forward, backward, clipping, AdamW, average."
-    from b2t_kit.tpu.preflight import preflight
+    from b2t_kit.plan.preflight import preflight
 
     with torch.device("meta"):
         model = OneBlock(as_the_original).to("meta")
@@ -203,7 +203,7 @@ class OneGRU(nn.Module):
 
 def one_gru(stock: bool):
     "A training step on one chip: eight rows of 700 time steps."
-    from b2t_kit.tpu.preflight import preflight
+    from b2t_kit.plan.preflight import preflight
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return model(batch).float().square().mean()
@@ -225,10 +225,10 @@ def sizes(name: str) -> dict[str, int]:
     from jaxlib import _jax
 
     from b2t_kit.devices.xla import find_slice
-    from b2t_kit.tpu.preflight import lower_in_child, request_of
-    from b2t_kit.tpu.configs import configuration
-    from b2t_kit.tpu.cost import read_hlo
-    from b2t_kit.tpu.preflight import argument_bytes
+    from b2t_kit.plan.preflight import lower_in_child, request_of
+    from b2t_kit.plan.configs import configuration
+    from b2t_kit.plan.cost import read_hlo
+    from b2t_kit.plan.preflight import argument_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         request = request_of(configuration(name).with_rows(STEPS[name]), find_slice("v5e-8"), programs="largest")

@@ -33,14 +33,18 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from b2t_kit.core import atomic_folder, load_json, plain, to_dict
+from b2t_kit.core.files import atomic_folder, load_json
+from b2t_kit.core.cache import plain
+from b2t_kit.core.settings import to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
-from b2t_kit.data.convert import SessionWriter
-from b2t_kit.simulate import real_errors
+from b2t_kit.data.write import SessionWriter
+from b2t_kit.text.confusions import real_errors
 from errors import QUANTILES, ErrorStatistics, error_statistics
-from b2t_kit.simulate import Noise, noisy_logits
-from b2t_kit.simulate import STRICT, Participant, SimulateConfig, electrodes_on, open_sessions, simulate
-from b2t_kit.simulate import day_number, session_names
+from b2t_kit.simulate.logits import Noise, noisy_logits
+from b2t_kit.simulate.recordings import (
+    STRICT, Participant, SimulateConfig, electrodes_on, open_sessions, simulate,
+)
+from b2t_kit.simulate.recordings import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run, save_evaluation
 from b2t_kit.speech.recipes import tiny, transformer_tiny
 from b2t_kit.speech.task import SpeechRun

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from b2t_kit.core import save_json
-from b2t_kit.simulate import SimulateConfig, simulate
+from b2t_kit.core.files import save_json
+from b2t_kit.simulate.recordings import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.train import train

@@ -37,7 +37,7 @@ def found_in(*modules: str) -> ModuleType:
 def room(name: str) -> ModuleType:
     "A module of language models, by the name that it had before they were one."
     if (Path(b2t_kit.__file__).parent / "lm.py").is_file():
-        return importlib.import_module("b2t_kit.text.lexicon" if name == "lexicon" else "b2t_kit.lm")
+        return importlib.import_module("b2t_kit.lexicon.lexicon" if name == "lexicon" else "b2t_kit.lm")
     return importlib.import_module(f"b2t_kit.lm.{name}")
 
 
@@ -45,10 +45,10 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
     "Write logits and a language model of other sentences."
     from decoding_cases.task import build, divided
 
-    from b2t_kit.lm import write_arpa
-    from b2t_kit.simulate import default_language_model
-    from b2t_kit.simulate import noisy_sentence
-    from b2t_kit.simulate import draw_sentence
+    from b2t_kit.lm.arpa import write_arpa
+    from b2t_kit.lm.grammar import default_language_model
+    from b2t_kit.simulate.logits import noisy_sentence
+    from b2t_kit.text.english import draw_sentence
 
     generator = np.random.default_rng(1)
     if labels:

@@ -33,7 +33,7 @@ def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dots: None
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings of two short days, which no test changes."""
-    from b2t_kit.data.convert import tiny_recordings
+    from b2t_kit.data.write import tiny_recordings
 
     return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
 

@@ -77,7 +77,7 @@ def several(*makes: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 def recordings(folder: Path) -> None:
-    from b2t_kit.data.convert import tiny_recordings
+    from b2t_kit.data.write import tiny_recordings
     tiny_recordings(folder, sessions=2, trials=3, max_bins=50)
 
 
@@ -96,7 +96,8 @@ def nbest(folder: Path) -> None:
 
 
 def tuned(folder: Path) -> None:
-    from b2t_kit.core import save_json, to_dict
+    from b2t_kit.core.files import save_json
+    from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.search import SearchConfig
     save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "tuned_for": {"language_model": "a" * 32},
                                          "lm": "default", "chose": [], "temperature": None, "held_out": None, "logits": ""})
@@ -109,7 +110,7 @@ def scratch(folder: Path) -> None:
 
 
 def exported(folder: Path) -> None:
-    from b2t_kit.output.runs import export
+    from b2t_kit.publish.export import export
     copies("run")(folder)
     export(folder / "run", folder / "decoder")
 
@@ -143,13 +144,14 @@ def read_measurements(folder: Path) -> None:
 
 
 def scores(folder: Path) -> None:
-    from b2t_kit.core import content_hash, save_json
+    from b2t_kit.core.cache import content_hash
+    from b2t_kit.core.files import save_json
     kept = {"model": "model", "writing": {"start": "\n", "capitals": True, "ends": ["."]}, "scores": {"we can": -1.5}}
     save_json(folder / "scores.json", {**kept, "check": content_hash(kept)})
 
 
 def read_scores(folder: Path) -> None:
-    from b2t_kit.llm import read_scores
+    from b2t_kit.rescore.llm import read_scores
     assert read_scores(folder / "scores.json", "model")[1]
 
 
@@ -214,7 +216,7 @@ SOURCES: dict[str, Source] = {
     "bundled run": Source(copies("run"), f"run/config.json run/metrics.jsonl run/best {STEP}state.json",
                           "doctor --bundle run --out report.zip", "json", "everything"),
     "copied run": Source(copies("run"), f"run/config.json {STEP}.complete run/best",
-                         lambda folder: importlib.import_module("b2t_kit.kaggle").bring_run(folder / "new", roots=(folder,)),
+                         lambda folder: importlib.import_module("b2t_kit.publish.kaggle").bring_run(folder / "new", roots=(folder,)),
                          "json", "everything"),
     "tuned weights": Source(tuned, "decoding.json", call("decode.tune:read_tuning", "decoding.json"), "json", ANY_JSON),
     "b2tlm": Source(several(text(words_txt=SAID), copies("lm")), "lm/model.b2tlm", "lm perplexity lm/model.b2tlm words.txt", "bytes"),
@@ -245,7 +247,7 @@ SOURCES: dict[str, Source] = {
     "published": Source(copies("base"), "base/best_checkpoint base/args.yaml", call("models.gru:load_pretrained", "base"), "torch", "text"),
     "measurements": Source(measurements, "0.npz 1.npz", read_measurements, "npz", "repeated"),
     "statistics": Source(statistics, "mean.pth std.pth", call("tasks.eit:read_statistics", "."), "torch", "repeated, Unicode"),
-    "archive": Source(archive, "data.zip", lambda folder: importlib.import_module("b2t_kit.data.download").unpack_archive(
+    "archive": Source(archive, "data.zip", lambda folder: importlib.import_module("b2t_kit.importers.download").unpack_archive(
         folder / "data.zip", folder / "hdf5_data_final", progress=False), "zip", "huge, Unicode, wrong shape"),
     "corpora": Source(text(days_csv="Date,Block number,Corpus\n2023-08-11,1,Switchboard\n2023-08-11,2,Random\n"), "days.csv",
                       call("output.report:read_description", "days.csv"), free="text"),
@@ -649,7 +651,7 @@ def child(case: Case, folder: Path) -> None:
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", errors="replace")
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         from b2t_kit.cli import main
-        from b2t_kit.core import KitError
+        from b2t_kit.core.errors import KitError
         if isinstance(case.read, str):
             data = os.environ["HOSTILE"] + "/data"
             status = main([word.replace("@DATA", data) for word in case.read.split(" ")])
@@ -698,7 +700,7 @@ def prepare(folder: Path) -> None:
     for verb in all_verbs().values():
         if issubclass(verb, HasSettings):
             verb.initial(())
-    from b2t_kit.data.convert import tiny_recordings
+    from b2t_kit.data.write import tiny_recordings
     os.environ["HOSTILE"] = str(folder)
     tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
     write_causal(folder / "causal")

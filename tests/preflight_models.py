@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.devices.xla import find_slice
 from b2t_kit.models.model import GRU, ctc_losses
 from b2t_kit.models.scan import gru_layer
-from b2t_kit.tpu.lower import Program, lower_run, traced
-from b2t_kit.tpu.preflight import ModelTask, optimizer_settings
+from b2t_kit.plan.lower import Program, lower_run, traced
+from b2t_kit.plan.preflight import ModelTask, optimizer_settings
 from b2t_kit.training.task import TrainConfig
 
 ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
-from b2t_kit.data.convert import NewFile, tiny_recordings
-from b2t_kit.kaggle import bring_run
+from b2t_kit.core.errors import KitError
+from b2t_kit.data.write import NewFile, tiny_recordings
+from b2t_kit.publish.kaggle import bring_run
 from b2t_kit.models.gru import load_pretrained
 from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_steps
 from tiny_models import write_published

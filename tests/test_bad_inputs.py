@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.data.batches import BatchConfig, Frames, trainable
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings
 from commands import interrupted, python, start, tree
 

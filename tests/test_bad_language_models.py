@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import csv_plain
-from b2t_kit.lm import MAGIC, leak_warning, map_model
+from b2t_kit.core.files import csv_plain
+from b2t_kit.lm.model import MAGIC, map_model
+from b2t_kit.lm.leaks import leak_warning
 from commands import TESTS, python
 
 ARPA = """\\data\\
@@ -152,30 +153,31 @@ WILD = """
 import sys
 from pathlib import Path
 import numpy as np
-from b2t_kit import lm
-from b2t_kit.core import KitError
+from b2t_kit.lm import model as lm_model
+from b2t_kit.lm.build import train_language_model
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode.search import BeamSearch
-from b2t_kit.lm_kenlm import KenlmModel
-from b2t_kit.text.lexicon import build_lexicon
+from b2t_kit.lm.kenlm import KenlmModel
+from b2t_kit.lexicon.lexicon import build_lexicon
 
 rng, words = np.random.default_rng(0), "i would like some more tea please can you put the kettle on".split()
 text, lexicon, logits = [" ".join(words), "the tea please coffee"], build_lexicon(words), rng.normal(0, 3, (40, 41)).astype(np.float32)
-good = lm.train_language_model([[" ".join(rng.choice(words, 6)) for _ in range(400)]], 3)
+good = train_language_model([[" ".join(rng.choice(words, 6)) for _ in range(400)]], 3)
 wild = {"first": [0, 1, 2**31, 2**32 - 1], "link": [1, 7, 2**31, 2**32 - 1], "word": [0, 2**31, 2**32 - 1],
         "ln_p": [np.nan, np.inf, -np.inf, 3e38, -3e38], "back": [np.nan, np.inf, -np.inf, 3e38, -3e38]}
-lm.READ_WHOLE = -1  # as with files that are too large to be read when they are opened
+lm_model.READ_WHOLE = -1  # as with files that are too large to be read when they are opened
 
 def forged():
     for name, share, value in ((name, share, value) for name in wild for share in (1.0, 0.1) for value in wild[name]):
         arrays = {one: np.array(array) for one, array in good.arrays._asdict().items()}
         arrays[name][rng.random(len(arrays[name])) < share] = value
-        lm.LanguageModel(good.words, lm.Arrays(**arrays), good.counts).save("bad.b2tlm")  # fingerprints fit
-        yield lambda: lm.map_model("bad.b2tlm")
+        lm_model.LanguageModel(good.words, lm_model.Arrays(**arrays), good.counts).save("bad.b2tlm")  # fingerprints fit
+        yield lambda: lm_model.map_model("bad.b2tlm")
 
 def flipped():
     noticed, paths = 0, sorted(Path(sys.argv[1]).glob("*.bin")) * 8
     for path in paths:
-        right, data = lm.sentence_scores(KenlmModel(path), text), bytearray(path.read_bytes())
+        right, data = lm_model.sentence_scores(KenlmModel(path), text), bytearray(path.read_bytes())
         for place in rng.integers(rng.choice([0, 112]), len(data), rng.integers(1, 5)):
             block = rng.bytes(rng.integers(1, 17))[: len(data) - place]
             data[place : place + len(block)] = block
@@ -183,7 +185,7 @@ def flipped():
         yield lambda: KenlmModel("bad.bin")
         try:
             KenlmModel("bad.bin").verify()
-            noticed += np.array_equal(lm.sentence_scores(KenlmModel("bad.bin"), text), right)
+            noticed += np.array_equal(lm_model.sentence_scores(KenlmModel("bad.bin"), text), right)
         except KitError:
             noticed += 1
     assert noticed > 0.9 * len(paths), f"{noticed} of {len(paths)} are refused, or read the same"
@@ -191,8 +193,8 @@ def flipped():
 for damaged in (forged, flipped):
     fine, told = 0, set()
     for opened in damaged():
-        for action in (lambda model: model.verify(), lambda model: lm.sentence_scores(model, text),
-                       lambda model: lm.perplexity(model, text), lambda model: BeamSearch(lexicon, model).decode(logits)):
+        for action in (lambda model: model.verify(), lambda model: lm_model.sentence_scores(model, text),
+                       lambda model: lm_model.perplexity(model, text), lambda model: BeamSearch(lexicon, model).decode(logits)):
             try:
                 action(opened())
                 fine += 1
@@ -271,7 +273,7 @@ def test_what_guards_against_leaks_cannot_be_edited(refused):
 LIMITED = """
 import json, os, resource, sys
 from b2t_kit.cli import main
-from b2t_kit.lm import train_language_model
+from b2t_kit.lm.build import train_language_model
 train_language_model([["tea"]])  # compiles what has to be
 for megabytes, command in json.loads(sys.argv[1]):
     if not (child := os.fork()):

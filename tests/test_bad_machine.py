@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import run_program
+from b2t_kit.core.program import run_program
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
 from commands import interrupted, python, tree
 from tiny_models import write_causal
@@ -113,8 +113,8 @@ INTERRUPTED_TRACES = """
 import os, random, signal, sys
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
-from b2t_kit.core import run_program
-from b2t_kit.memory import trace_step
+from b2t_kit.core.program import run_program
+from b2t_kit.plan.memory import trace_step
 from toy import ToyTask, toy_batch
 
 def action():

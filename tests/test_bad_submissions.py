@@ -6,7 +6,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
 from commands import tree
 

@@ -3,7 +3,7 @@
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json
+from b2t_kit.core.files import load_json
 
 pytestmark = pytest.mark.usefixtures("dots")
 MODELS = {"gru": "--model gru --hidden 8 --num-layers 2 --dropout 0 --day-dropout 0",

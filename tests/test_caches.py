@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from b2t_kit import lm
+from b2t_kit.lm import model as lm_model
+from b2t_kit.lm.model import fingerprint_of, map_model
 from b2t_kit.cli import main
-from b2t_kit.compiled import compiled
-from b2t_kit.core import MEMO, CachedFiles, KitError, content_hash, file_mark, load_json, save_json, stored_key, to_dict
+from b2t_kit.core.compiled import compiled
+from b2t_kit.core.cache import MEMO, CachedFiles, content_hash, file_mark, stored_key
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core.settings import to_dict
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode import align
 from b2t_kit.decode import decode as decoding
@@ -26,13 +30,16 @@ from b2t_kit.decode import search as searching
 from b2t_kit.decode import tune
 from b2t_kit.decode.combine import COMBINATIONS
 from b2t_kit.decode.search import BeamSearch, SearchConfig, read_hotwords, search_key
-from b2t_kit.llm import CausalScorer
-from b2t_kit.output import submission
+from b2t_kit.rescore.llm import CausalScorer
+from b2t_kit.decode import submission
 from b2t_kit.precision import Precision
-from b2t_kit.speech import adapt, evaluate
-from b2t_kit.speech.adapt import AdaptConfig
-from b2t_kit.speech.evaluate import load_decoder, logits_key, results_folder
-from b2t_kit.text.lexicon import own_words
+from b2t_kit.adapt import adapt
+from b2t_kit.speech import evaluate
+from b2t_kit.adapt.adapt import AdaptConfig
+from b2t_kit.speech.decoder import load_decoder
+from b2t_kit.speech.logits import logits_key
+from b2t_kit.speech.evaluate import results_folder
+from b2t_kit.lexicon.lexicon import own_words
 from b2t_kit.training.checkpoint import best_checkpoint
 from test_words import DAY, SAID, legible_day
 from tiny_models import write_causal
@@ -410,7 +417,7 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     settings = {name: not value if isinstance(value, bool) else value - 1 if name == "missing_silence" else value / 2 or 1.0
                 for name, value in to_dict(SearchConfig()).items()}
     configs = [replace(SearchConfig(), **{name: type(getattr(SearchConfig(), name))(value)}) for name, value in settings.items()]
-    searches = [BeamSearch(words, model), BeamSearch(words, lm.map_model("other.b2tlm")), BeamSearch(words, model, temperature=2.0),
+    searches = [BeamSearch(words, model), BeamSearch(words, map_model("other.b2tlm")), BeamSearch(words, model, temperature=2.0),
                 BeamSearch(decoding.choose_words("model.b2tlm", lexicon="words.txt")[0], model), BeamSearch(words, model, hotwords=hot),
                 BeamSearch(words, model, hotwords=[replace(one, boost=one.boost + 1) for one in hot]),
                 *(BeamSearch(words, model, config) for config in configs)]
@@ -431,13 +438,13 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     "A .b2tlm that is too large to be read when it is opened is named by its content, not by what its header says."
-    monkeypatch.setattr(lm, "READ_WHOLE", -1)
+    monkeypatch.setattr(lm_model, "READ_WHOLE", -1)
     whole, path = Path("model.b2tlm").read_bytes(), Path("model.b2tlm")
-    right = lm.fingerprint_of((opened := lm.map_model(path)).words, opened.arrays)
+    right = fingerprint_of((opened := map_model(path)).words, opened.arrays)
     assert opened.header_hash == right == opened.hash
     place = whole.rindex(np.float32(opened.arrays.ln_p[-1]).tobytes())
     rewrite(path, lambda path: path.write_bytes(whole[:place] + np.float32(-0.7).tobytes() + whole[place + 4:]))
-    assert lm.map_model(path).header_hash == right
+    assert map_model(path).header_hash == right
     assert run(DECODE) == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err
 
 

@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError, load_json
-from b2t_kit.data.convert import SessionWriter
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
+from b2t_kit.data.write import SessionWriter
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
 from b2t_kit.decode import words
 from b2t_kit.decode.combine import decode_runs
 from b2t_kit.decode.decode import LogitsFile, WordCounter, decode_run, decode_sentences, undecodable
-from b2t_kit.lm import leak_warning, train_language_model
-from b2t_kit.output.combine import combine_files
-from b2t_kit.output.report import report_run
-from b2t_kit.output.submission import submit
-from b2t_kit.simulate import draw_sentence, kit_words, noisy_sentence
+from b2t_kit.lm.leaks import leak_warning
+from b2t_kit.lm.build import train_language_model
+from b2t_kit.publish.votes import combine_files
+from b2t_kit.publish.report import report_run
+from b2t_kit.decode.submission import submit
+from b2t_kit.text.english import draw_sentence, kit_words
+from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.speech.task import WordsConfig
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import normalise, to_ids
 
 DAY = "t15.2023.08.11"

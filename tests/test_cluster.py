@@ -16,8 +16,10 @@ from unittest import mock
 import psutil
 import pytest
 
-from b2t_kit import core
-from b2t_kit.core import KitError, Rank, find_rank, join, run_program
+from b2t_kit.core import processes
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.processes import Rank, find_rank, join
+from b2t_kit.core.program import run_program
 from b2t_kit.devices.torch import Device
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_steps
@@ -129,12 +131,12 @@ def test_a_name_that_is_a_loopback_address(
     two = Rank(rank=1, local_rank=0, world=2, local_world=1)
     if interface is None:
         with pytest.raises(KitError, match=f"{own}, is the loopback address 127.0.1.1.*GLOO_SOCKET_IFNAME"):
-            core._choose_interface(two)
+            processes._choose_interface(two)
         return
-    core._choose_interface(two)
+    processes._choose_interface(two)
     assert os.environ.get("GLOO_SOCKET_IFNAME", "") == interface
     assert ("network" in capsys.readouterr().out) == bool(interface)
-    core._choose_interface(Rank(rank=1, local_rank=1, world=2, local_world=2))  # one machine needs no network
+    processes._choose_interface(Rank(rank=1, local_rank=1, world=2, local_world=2))  # one machine needs no network
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
 
 

@@ -5,10 +5,11 @@ from statistics import median
 import pytest
 import torch
 
-from b2t_kit.core import normals, override, uniforms
+from b2t_kit.core.random import normals, uniforms
+from b2t_kit.core.settings import override
 from b2t_kit.devices.graphs import Graphed
-from b2t_kit.memory import check_memory
-from b2t_kit.simulate import SimulateConfig, simulate
+from b2t_kit.plan.memory import check_memory
+from b2t_kit.simulate.recordings import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import SpeechTask

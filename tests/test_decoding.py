@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from b2t_kit.cli import main
 from b2t_kit.decode.decode import LogitsFile, decode_sentences
-from b2t_kit.simulate import noisy_sentence
+from b2t_kit.simulate.logits import noisy_sentence
 
 
 def good_logits() -> np.ndarray:

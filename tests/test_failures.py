@@ -17,7 +17,8 @@ import psutil
 import pytest
 import torch
 
-from b2t_kit.core import KitError, from_dict
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.settings import from_dict
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.torch import Device, DeviceOptions
 from b2t_kit.devices.select import open_device

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from b2t_kit.core import KitError
-from b2t_kit.data import download as download_module
+from b2t_kit.core.errors import KitError
+from b2t_kit.importers import download as download_module
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.data.download import ARCHIVES, download, fetch, fetch_language_model, list_files
+from b2t_kit.importers.download import ARCHIVES, download, fetch, fetch_language_model, list_files
 from commands import start
 
 SESSION = "hdf5_data_final/t15.2023.08.11/data_train.hdf5"
@@ -263,8 +263,8 @@ def test_no_space_is_said_before_the_first_byte(serve, tmp_path, monkeypatch):
 
 CHILD = """
 import resource, signal, sys
-from b2t_kit.core import run_program
-from b2t_kit.data.download import fetch
+from b2t_kit.core.program import run_program
+from b2t_kit.importers.download import fetch
 if len(sys.argv) > 3:  # a disk that fills
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core import load_json
+from b2t_kit.core.files import load_json
 from b2t_kit.data.batches import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.words import made_up_words
-from b2t_kit.output.report import ROW_TITLES
+from b2t_kit.publish.report import ROW_TITLES
 from b2t_kit.speech.recipes import RECIPES, baseline
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,18 +10,21 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError, load_json
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.convert import SessionWriter, refuse_leak, tiny_recordings
-from b2t_kit.decode.stream import Windows, steps_on
+from b2t_kit.data.write import SessionWriter, tiny_recordings
+from b2t_kit.data.quarantine import refuse_leak
+from b2t_kit.live.stream import Windows, steps_on
 from b2t_kit.decode.decode import WordCounter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.speech.adapt import single_trial
+from b2t_kit.adapt.adapt import single_trial
 from b2t_kit.speech.days import fit_days
-from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.decoder import load_decoder, recorded_settings
 from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, framing, logits_of
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics

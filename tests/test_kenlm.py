@@ -14,7 +14,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.decode.search import BeamSearch
 from b2t_kit.decode.decode import choose_words
-from b2t_kit.simulate import noisy_sentence
+from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
 from commands import TESTS, python
 
@@ -122,7 +122,7 @@ def test_resident_memory_grows_with_what_is_used(tmp_path):
     multiplier, = np.frombuffer(data[MULTIPLIER : MULTIPLIER + 4], np.float32)
     with open(path, "r+b") as file:
         file.truncate(len(data) + 12 * (int(multiplier * np.float32(count)) - int(multiplier * np.float32(72))))
-    script = ("import sys; from b2t_kit.lm_kenlm import KenlmModel; "
+    script = ("import sys; from b2t_kit.lm.kenlm import KenlmModel; "
               "used = lambda: int(next(one for one in open('/proc/self/status') if one.startswith('VmRSS')).split()[1]); "
               "KenlmModel(sys.argv[2]).sentence(['tea', 'please']); before = used(); model = KenlmModel(sys.argv[1]); "
               "model.sentence(['tea', 'please']); print(model.bytes, used() - before)")

@@ -13,8 +13,9 @@ import pytest
 
 import b2t_kit
 from b2t_kit.all import simulate
-from b2t_kit.core import KitError, load_json
-from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
+from b2t_kit.publish.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {  # what `kaggle kernels push` reads, and its type
@@ -63,7 +64,7 @@ def test_wheel_installs_without_index_or_checkout(tmp_path: Path) -> None:
     where = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     Path(where, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert run(tmp_path / "env/bin/b2t", "--version") == f"b2t_kit {b2t_kit.__version__}\n"
-    used = run(python, "-c", "import b2t_kit.kaggle as kernels; print(kernels.kernels_folder())").strip()
+    used = run(python, "-c", "import b2t_kit.publish.kaggle as kernels; print(kernels.kernels_folder())").strip()
     assert Path(used).is_relative_to(tmp_path / "env")
     run(tmp_path / "env/bin/b2t", "kernel", "build", "--out", "again", "--user", "ada", "--kernel", "b2t-gpu")
     (again,) = (tmp_path / "again/wheel").glob("*.whl")

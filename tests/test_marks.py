@@ -6,7 +6,7 @@ import h5py
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json
+from b2t_kit.core.files import load_json
 from b2t_kit.decode.files import read_nbest
 from tiny_models import write_causal
 from test_words import DAY, SAID, legible_day

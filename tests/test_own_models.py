@@ -7,8 +7,9 @@ from types import ModuleType
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json, say_once
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.core.files import load_json
+from b2t_kit.core.program import say_once
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.models import model
 
 pytestmark = pytest.mark.usefixtures("dots")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from b2t_kit.core import GIB, KitError
+from b2t_kit.core.program import GIB
+from b2t_kit.core.errors import KitError
 from b2t_kit.devices.xla import find_slice
-from b2t_kit.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
-from b2t_kit.tpu.configs import configurations
+from b2t_kit.plan.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
+from b2t_kit.plan.configs import configurations
 from b2t_kit.train import train
 from toy import ToyTask, toy_config
 
@@ -136,8 +137,8 @@ def test_command_line(tmp_path):
 def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
     "A run's own batches were taken for one row each, and the plan was as many times too large as a batch has rows."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.memory import plan_task
-    from b2t_kit.simulate import SimulateConfig, simulate
+    from b2t_kit.plan.memory import plan_task
+    from b2t_kit.simulate.recordings import SimulateConfig, simulate
     from b2t_kit.speech.recipes import tiny
     from b2t_kit.speech.task import Lengths, SpeechTask
 

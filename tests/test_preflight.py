@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.devices.xla import find_slice
-from b2t_kit.doctor import diagnose
-from b2t_kit.tpu.configs import configurations
-from b2t_kit.tpu.cost import SENT, matrix_flops, moved_bytes, read_hlo
-from b2t_kit.tpu.preflight import ON_CPU, compile_program, preflight
+from b2t_kit.plan.doctor import diagnose
+from b2t_kit.plan.configs import configurations
+from b2t_kit.plan.cost import SENT, matrix_flops, moved_bytes, read_hlo
+from b2t_kit.plan.preflight import ON_CPU, compile_program, preflight
 from commands import ROOT, TESTS, python
 from preflight_models import CLASSES, INPUTS, LABELS, ROWS, TIME, UNITS, WORDS, Scored, total
 
@@ -155,7 +155,7 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
 
 PLACES = """
 import json, os, sys
-from b2t_kit.tpu.compile import _QUIET
+from b2t_kit.plan.compile import _QUIET
 os.environ.update(_QUIET)
 from jax.experimental import topologies
 for name in sys.argv[1:]:

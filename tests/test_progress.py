@@ -6,10 +6,15 @@ import h5py
 import numpy as np
 import pytest
 
-from b2t_kit import core, lm
+from b2t_kit.core import program
+from b2t_kit.lm import arpa, model
+from b2t_kit.lm.arpa import read_arpa, write_arpa
+from b2t_kit.lm.build import train_language_model
+from b2t_kit.lm.mix import mixed
 from b2t_kit.cli import main
-from b2t_kit.llm import kept_scores, load_scorer
-from b2t_kit.simulate import noisy_sentence, phrases
+from b2t_kit.rescore.llm import kept_scores, load_scorer
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.text.english import phrases
 from tiny_models import write_causal
 
 
@@ -19,13 +24,13 @@ def test_time_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         said = capsys.readouterr().err
         assert [name for name in names if not re.search(rf"{name}: +\d+%", said)] == [], said
 
-    for module, name, size in ((core, "LOG_EVERY", 0.0), (lm, "BLOCK", 50), (lm, "BATCH", 50), (lm, "BLOCK_BYTES", 1000)):
+    for module, name, size in ((program, "LOG_EVERY", 0.0), (model, "BLOCK", 50), (arpa, "BATCH", 50), (arpa, "BLOCK_BYTES", 1000)):
         monkeypatch.setattr(module, name, size)
     monkeypatch.chdir(tmp_path)
     lines = phrases()["fixed"][:80]
-    models = [lm.train_language_model([part]) for part in (lines[::2], lines[1::2])]
-    lm.mixed(models, [0.5, 0.5])
-    lm.read_arpa(lm.write_arpa(models[0], Path("model.arpa")))
+    models = [train_language_model([part]) for part in (lines[::2], lines[1::2])]
+    mixed(models, [0.5, 0.5])
+    read_arpa(write_arpa(models[0], Path("model.arpa")))
     told("counting n-grams of 2 words", "linking n-grams", "listing n-grams of 2 words", "mixing n-grams of 3 words",
          "weighing contexts", "writing n-grams of 2 words", "reading model.arpa")
 

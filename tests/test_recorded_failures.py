@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.cli import ELSEWHERE, NOT_HERE, parse
-from b2t_kit.core import KitError
-from b2t_kit.doctor import diagnose, known_failures
+from b2t_kit.core.errors import KitError
+from b2t_kit.plan.doctor import diagnose, known_failures
 from commands import ROOT, python
 
 SHOWN = ("happens", "with more installed", "imitated", "cure only")  # what the tests of a reported failure show
@@ -63,7 +63,7 @@ def test_c17a_tensorflow_beside_torch_xla(tmp_path: Path) -> None:
     assert [finding.failure.number for finding in diagnose(said)] == ["C17a"]
     said = python("-c", first + """
 import b2t_kit.train, b2t_kit.speech.task
-from b2t_kit.doctor import inspect_machine
+from b2t_kit.plan.doctor import inspect_machine
 print(*[check for check in inspect_machine() if check.name == "tensorflow"])
 print("imported", {"tensorflow", "torch_xla"} & set(sys.modules))
 """, chips=1).stdout

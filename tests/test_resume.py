@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.training.checkpoint import best_checkpoint, checkpoint_fault, checkpoint_path
 from b2t_kit.training.log import read_metrics, series
 from b2t_kit.train import train

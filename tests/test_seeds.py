@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError, load_json
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.combine import AveragedRuns, average_files
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
-from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run
+from b2t_kit.speech.evaluate import certainty_of, evaluate_run
+from b2t_kit.speech.logits import decoded_from
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices

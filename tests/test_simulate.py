@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.data.dataset import check_folder, find_recordings
 from commands import start
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json
+from b2t_kit.core.files import load_json
 from b2t_kit.training.log import read_metrics, series
 from commands import bits, newest, start, tree
 
@@ -69,7 +69,7 @@ def test_a_stopped_run_goes_on_by_the_printed_command(data: Path, tmp_path: Path
 
 SLOW = """
 import sys, time
-from b2t_kit.core import run_program
+from b2t_kit.core.program import run_program
 from b2t_kit.train import train
 from toy import ToyTask, toy_config
 

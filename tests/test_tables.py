@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode.decode import LogitsFile
 from b2t_kit.decode.search import parse_hotwords
-from b2t_kit.lm import load_sentences, read_tokens
-from b2t_kit.simulate import noisy_sentence
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.speech.sentences import load_sentences
+from b2t_kit.lm.build import read_tokens
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import PHONEMES, normalise, remove_punctuation
 from b2t_kit.text.tables import read_sentence, read_table
 

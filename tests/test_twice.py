@@ -14,8 +14,10 @@ import pytest
 
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError, atomic_folder, cache_file, locked, write_atomically
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import atomic_folder, locked, write_atomically
+from b2t_kit.core.cache import cache_file
+from b2t_kit.data.write import tiny_recordings
 from commands import environment, start
 from published_files import tiny_mat_files
 from tiny_models import write_causal
@@ -46,7 +48,7 @@ WAITS = {  # the others use what the first makes, or replace it whole
 }
 HOLDER = """
 import os, sys
-from b2t_kit.core import locked
+from b2t_kit.core.files import locked
 os.makedirs(sys.argv[1] if sys.argv[1].endswith("/") else os.path.dirname(os.path.abspath(sys.argv[1])), exist_ok=True)
 with locked(sys.argv[1]):
     print("has it", flush=True)

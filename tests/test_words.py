@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json
-from b2t_kit.data.convert import SessionWriter
+from b2t_kit.core.files import load_json
+from b2t_kit.data.write import SessionWriter
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
-from b2t_kit.speech.evaluate import load_decoder
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.speech.decoder import load_decoder
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import to_ids
 from b2t_kit.training.checkpoint import checkpoint_steps, read_best
 from b2t_kit.training.log import read_metrics

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.doctor import diagnose
+from b2t_kit.plan.doctor import diagnose
 from b2t_kit.precision import refuse_ambient, resolve_precision
 from commands import ROOT, python
 
@@ -222,7 +222,7 @@ AUTOCAST_BY_HAND = """
 """
 CANARY = """
     import torch, torch_xla
-    from b2t_kit.core import KitError
+    from b2t_kit.core.errors import KitError
     from b2t_kit.precision import canary
     tensor = torch.ones((), device=torch_xla.device()) + 1e-4
     print(tensor.dtype, tensor.item())
@@ -236,7 +236,7 @@ CANARY = """
 ACCELERATE_ON_CPU = "from accelerate import Accelerator; print('device', Accelerator(cpu=True).device)"
 OURS_ON_CPU = """
     import sys
-    from b2t_kit.core import KitError
+    from b2t_kit.core.errors import KitError
     from b2t_kit.devices.select import open_device
     try:
         with open_device("cpu") as device:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from b2t_kit.core import fold_seed
+from b2t_kit.core.random import fold_seed
 from b2t_kit.devices.torch import Device
 from b2t_kit.training.optim import GroupRule, group_parameters
 from b2t_kit.training.task import LossSum, Task, TrainConfig, mean_loss

@@ -16,7 +16,7 @@ from typing import Any
 
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import T15
 from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run

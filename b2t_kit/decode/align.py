@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..compiled import compiled
+from ..core.compiled import compiled
 from ..text.phonemes import BLANK, SILENCE
 
 # %% ../../nbs/decode/align.ipynb #e81f10b7

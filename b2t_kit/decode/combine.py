@@ -18,8 +18,11 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from ..core import KitError, check_target, content_hash, track_progress, new_folders, save_json
-from ..core import locked
+from ..core.errors import KitError
+from ..core.files import check_target, new_folders, save_json
+from ..core.cache import content_hash
+from ..core.program import track_progress
+from ..core.files import locked
 from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
@@ -28,9 +31,9 @@ from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores, tempered
 from .tune import DEFAULT
 from .words import about_words
-from ..lm import leak_warning
+from ..lm.leaks import leak_warning
 from ..speech.calibrate import Network
-from ..text.lexicon import missing_words
+from ..lexicon.lexicon import missing_words
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
     from b2t_kit.speech.evaluate import Evaluation
@@ -70,7 +73,7 @@ def average_files(
     temperatures: Sequence[float] = (),  # what those of each model are divided by; none: nothing
 ) -> Path:
     "Write the average of files of logits, and return the path; raise `KitError` unless all hold the same trials."
-    from b2t_kit.speech.evaluate import write_logits
+    from b2t_kit.speech.logits import write_logits
 
     if not paths:
         raise KitError("there are no files to average")
@@ -205,7 +208,10 @@ def evaluate_runs(
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
     "Score each run and the average of their logits, and write both; raise `KitError` if they do not fit together."
-    from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run, training_recordings, save_evaluation
+    from b2t_kit.speech.evaluate import (
+        certainty_of, evaluate_run, training_recordings, save_evaluation,
+    )
+    from b2t_kit.speech.logits import decoded_from
 
     if json is not None:
         check_target(json)

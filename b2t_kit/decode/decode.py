@@ -23,28 +23,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core import MEMO, CachedFiles, KitError, as_png, content_hash, csv_text, file_hash, track_progress
-from ..core import load_json, report_progress
-from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
-from ..core import locked
+from ..core.cache import MEMO, CachedFiles, content_hash, file_hash
+from ..core.errors import KitError
+from ..core.files import as_png, csv_text
+from ..core.program import track_progress
+from ..core.files import load_json
+from ..core.program import report_progress
+from ..core.files import new_folders, save_json, write_atomically
+from ..core.settings import override, to_dict
+from ..core.cache import stored_key
+from ..core.files import locked
 from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
 from .files import read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key, tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
-from ..lm import LanguageModel, leak_warning
+from ..lm.model import LanguageModel
+from ..lm.leaks import leak_warning
 from .words import about_words, choose_words, default_words
 from ..speech.calibrate import Calibration, Network, estimate_temperature, fit_to_sentences, label_loss
 from ..speech.calibrate import read_calibration
-from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell
+from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon
+from ..lexicon.lexicon import missing_words, own_words, spell
 from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
 from ..text.tables import UNNAMED, Table, check_complete, likeliest, read_table, rekeyed
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
-    from b2t_kit.speech.adapt import AdaptConfig, AdaptReport
-    from b2t_kit.speech.evaluate import Decoder
+    from b2t_kit.adapt.adapt import AdaptConfig, AdaptReport
+    from b2t_kit.speech.decoder import Decoder
     from b2t_kit.speech.task import WordsConfig
 
 # %% ../../nbs/decode/decode.ipynb #cef3b2a2
@@ -207,7 +215,8 @@ class TrainedSource(LogitSource):
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         "Return the stored temperature, or fit it to the network's validation trials, or estimate it from the logits."
-        from b2t_kit.speech.evaluate import decoded_from, fit_network
+        from b2t_kit.speech.logits import decoded_from
+        from b2t_kit.speech.evaluate import fit_network
 
         network, logits, missing = self.network, [trial.logits for trial in trials], Calibration.lacking
         if calibration := read_calibration(network.folder, network.digest):
@@ -243,7 +252,7 @@ class RunLogits(TrainedSource):
     @cached_property
     def decoder(self) -> "Decoder":
         "The decoder of the run's best step."
-        from b2t_kit.speech.evaluate import load_decoder
+        from b2t_kit.speech.decoder import load_decoder
 
         return load_decoder(self.run)
 
@@ -283,7 +292,7 @@ class RunLogits(TrainedSource):
     def read(self, folder: Path) -> SplitLogits:
         "Return the logits, computed only if they are missing or of other weights or recordings."
         from b2t_kit.devices.select import open_device
-        from b2t_kit.speech.evaluate import cached_logits
+        from b2t_kit.speech.logits import cached_logits
 
         with (new_folders(folder), open_device(self.device, self.precision) as device,
               Recordings(self.data, self.split) as recordings):
@@ -328,8 +337,8 @@ class AdaptedRun(RunLogits):
         """Return adapted logits, each computed before the step on its trial, for those of the decoder as trained. The
         search decodes the pseudo-labels; the folder keeps the logits, and a killed call is resumed."""
         from b2t_kit.devices.select import open_device
-        from b2t_kit.speech.adapt import AdaptProgress, AdaptingDecoder
-        from b2t_kit.speech.evaluate import write_logits
+        from b2t_kit.adapt.adapt import AdaptProgress, AdaptingDecoder
+        from b2t_kit.speech.logits import write_logits
 
         def words(rows: np.ndarray) -> tuple[str, list[int]]:
             sentence = search.sentence(rows)
@@ -354,7 +363,7 @@ class AdaptedRun(RunLogits):
     def compare(self, plain: SplitLogits, adapted: SplitLogits, search: BeamSearch) -> "AdaptReport":
         """Compare the decoder before and with adaptation: by the text of the one before, and by errors where they are
         known. Written beside the adapted logits, as report.txt and report.json."""
-        from b2t_kit.speech.adapt import NO_WORDS, AdaptReport
+        from b2t_kit.adapt.adapt import NO_WORDS, AdaptReport
 
         folder, sides, errors, days = adapted.path.parent, (plain.trials, adapted.trials), {}, []
         scored = self.split != "test"

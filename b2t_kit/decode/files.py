@@ -27,10 +27,12 @@ from h5py import Dataset, Group, HardLink, is_hdf5
 from rapidfuzz.distance import Levenshtein
 from safetensors.numpy import load_file
 
-from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file, write_atomically
+from ..core.errors import KitError, printable
+from ..core.settings import is_whole, number_in
+from ..core.files import parse_json, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
-from ..text.g2p import dictionary
-from ..text.lexicon import PHONEME_ORDER, ClassOrder, order_of
+from ..lexicon.g2p import dictionary
+from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, choice_key
 from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
 from ..text.tables import UNNAMED, keys_of
@@ -383,7 +385,7 @@ _FEW_FRAMES = 100  # of all trials alike, if they are fewer than the trials: the
 # %% ../../nbs/decode/files.ipynb #b72bcad1
 def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = range(len(PHONEMES))) -> float:
     "Return how the sounds of the best paths correlate with those of real sentences; NaN if there are too few."
-    from b2t_kit.simulate import real_counts
+    from b2t_kit.text.confusions import real_counts
 
     labels = [label for trial in trials for label in collapse(trial.logits[:, order].argmax(axis=1)) if label < SILENCE]
     counts = np.bincount(np.array(labels, np.int64), minlength=SILENCE)[1:]

@@ -16,14 +16,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core import MEMO, KitError, cache_file, check_writable, content_hash, file_hash, free_memory, platform
-from ..core import report_progress
+from ..core.cache import MEMO, cache_file, content_hash, file_hash
+from ..core.errors import KitError
+from ..core.files import check_writable, platform
+from ..core.program import free_memory
+from ..core.program import report_progress
 from .tune import DEFAULT
-from ..lm import LanguageModel, LeakGuard, fingerprints, format_of, mixed, mixture_weights
-from ..lm import train_language_model, word_probabilities
-from ..lm_kenlm import read_language_model
-from ..lm_sphinx import installed_english
-from ..text.lexicon import Lexicon, build_lexicon, own_words
+from ..lm.model import LanguageModel
+from ..lm.leaks import LeakGuard, fingerprints
+from ..lm.arpa import format_of
+from ..lm.mix import mixed, mixture_weights
+from ..lm.build import train_language_model
+from ..lm.mix import word_probabilities
+from ..lm.kenlm import read_language_model
+from ..lm.sphinx import installed_english
+from ..lexicon.lexicon import Lexicon, build_lexicon, own_words
 from ..text.phonemes import PHONEMES, normalise
 
 # %% ../../nbs/decode/words.ipynb #3f12d939
@@ -35,7 +42,7 @@ def words_of(sentences: Iterable[str]) -> list[str]:  # in the order in which th
 
 def are_made_up(sentences: Iterable[str]) -> bool:
     "Return whether all words of some sentences are of the simulator's grammar; not if there are none."
-    from b2t_kit.simulate import kit_words
+    from b2t_kit.text.english import kit_words
 
     words = words_of(sentences)
     return bool(words) and set(words) <= set(kit_words())
@@ -86,7 +93,7 @@ _NGRAM_BYTES = 200  # of memory for each while models are mixed
 
 def made_up_sentences() -> list[str]:
     "Return the text of the made-up grammar."
-    from b2t_kit.simulate import DEFAULT_SENTENCES, draw_sentence
+    from b2t_kit.text.english import DEFAULT_SENTENCES, draw_sentence
 
     generator = np.random.default_rng(DEFAULT_SENTENCES)
     return [draw_sentence(generator, held_out=False) for _ in range(DEFAULT_SENTENCES)]
@@ -155,7 +162,7 @@ def kept_model(
     "Return the model of `make_model`, made once for a folder; raise `KitError` if a file cannot be used."
     if folder is None:
         return make_model(training, scored, vocabulary, english)
-    from b2t_kit.simulate import phrases
+    from b2t_kit.text.english import phrases
 
     scored = sorted({normalise(one) for one in scored})
     try:
@@ -222,7 +229,7 @@ def made_up_words(
     exclude: Iterable[str] = (), lexicon: str | Path | None = None, names: Sequence[str] = PHONEMES
 ) -> tuple[Lexicon, LanguageModel]:
     "Return the words of the simulator's grammar, and a model of its sentences without those that are scored."
-    from b2t_kit.simulate import default_language_model
+    from b2t_kit.lm.grammar import default_language_model
 
     return _words_of(default_language_model(exclude), lexicon, names)
 
@@ -234,7 +241,7 @@ def all_words(training: Iterable[str], lexicon: str | Path | None = None) -> lis
 
 def default_words(training: Sequence[str], scored: Iterable[str]) -> list[str]:
     "Return the words without a named model, if no attached model is taken as it is; nothing is made."
-    from b2t_kit.simulate import kit_words
+    from b2t_kit.text.english import kit_words
 
     return kit_words() if are_made_up(training or scored) else all_words(training)
 

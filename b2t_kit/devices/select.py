@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from ..core import KitError, Rank, find_rank, from_dict
+from ..core.errors import KitError
+from ..core.processes import Rank, find_rank
+from ..core.settings import from_dict
 from .torch import Device, DeviceOptions, open_torch, tpu_chips
 from ..precision import refuse_ambient
 

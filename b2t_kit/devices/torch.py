@@ -26,7 +26,10 @@ import psutil
 import torch
 from torch import nn
 
-from ..core import KitError, Rank, check_writable, environment_with, join
+from ..core.errors import KitError
+from ..core.processes import Rank, join
+from ..core.files import check_writable
+from ..core.program import environment_with
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import autocast, canary, checksum, resolve_precision, without_tf32

@@ -29,7 +29,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core import KitError, Rank, check_writable, environment_with
+from ..core.errors import KitError
+from ..core.processes import Rank
+from ..core.files import check_writable
+from ..core.program import environment_with
 from .torch import ChipMesh, Device, DeviceOptions, Division, tpu_chips
 from .torch import check_tracker, tracker_only
 from ..models.model import GRU

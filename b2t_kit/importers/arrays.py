@@ -18,8 +18,10 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ..core import KitError, check_bounds, read_text, regular_file
-from ..data.convert import Importer, SourceDay, SourceTrial, files_below, join_bins
+from ..core.errors import KitError
+from ..core.settings import check_bounds
+from ..core.files import read_text, regular_file
+from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from ..data.dataset import SPLITS

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data.convert import IMPLANTED, Divided, Quarantine, SourceDay, SourceTrial, files_below, join_bins
+from ..data.quarantine import IMPLANTED, Quarantine
+from .convert import Divided, SourceDay, SourceTrial, files_below, join_bins
 from ..data.dataset import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from ..data.dataset import MAX_BINS, Fault
 from .layout import FileLayout, cell_array, read_variables

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError
-from ..data.convert import Divided, SourceDay, SourceTrial, dated_days, files_below
+from ..core.errors import KitError
+from .convert import Divided, SourceDay, SourceTrial, dated_days, files_below
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import Signal
 from ..data.dataset import Fault

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..data.convert import Divided, SourceDay, SourceTrial, files_below, join_bins
+from .convert import Divided, SourceDay, SourceTrial, files_below, join_bins
 from ..data.dataset import FEATURE_KINDS, Signal
 from ..data.dataset import MAX_NUMBER, Fault
 from .layout import read_variables

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import KitError, load_json, parse_json, read_bytes, regular_file
-from ..data.convert import Divided, SourceDay, SourceTrial, is_date
+from ..core.errors import KitError
+from ..core.files import load_json, parse_json, read_bytes, regular_file
+from .convert import Divided, SourceDay, SourceTrial
+from ..data.quarantine import is_date
 from ..data.dataset import Signal
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Fault
 

@@ -21,7 +21,8 @@ from typing import IO, Any
 import h5py
 import numpy as np
 
-from ..core import KitError, regular_file
+from ..core.errors import KitError
+from ..core.files import regular_file
 from ..data.dataset import MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member, reading
 
 # %% ../../nbs/importers/layout.ipynb #a9c8a50b

@@ -16,8 +16,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..core import KitError, check_bounds
-from ..data.convert import Note, SourceDay, SourceTrial, files_below, is_date
+from ..core.errors import KitError
+from ..core.settings import check_bounds
+from .convert import Note, SourceDay, SourceTrial, files_below
+from ..data.quarantine import is_date
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import MAX_BINS, MAX_NUMBER, Fault, open_file, reading
 from .arrays import Own, read_rows

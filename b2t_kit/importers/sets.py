@@ -9,9 +9,11 @@ __all__ = ['SETS', 'fetch_set']
 from collections.abc import Callable
 from pathlib import Path
 
-from ..core import KitError, locked, new_folders, save_json
-from ..data.download import CC0, DRYAD, PEOPLE, T15_SET, TERMS_FILE, RecordingSet, fetch_archives
-from ..data.download import fetch_dandiset, terms_of, terms_text
+from ..core.errors import KitError
+from ..core.files import locked, new_folders, save_json
+from .download import CC0, DRYAD, PEOPLE, T15_SET, TERMS_FILE, RecordingSet
+from .download import fetch_archives
+from .download import fetch_dandiset, terms_of, terms_text
 
 # %% ../../nbs/importers/sets.ipynb #30ea8bec
 _SAME_DAYS = ("Days of the brain-to-text competition are among them; b2t convert quarantines their trials, which may "

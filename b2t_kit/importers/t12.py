@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.convert import Importer, SourceDay, SourceTrial, dated_days, files_below
+from .convert import Importer, SourceDay, SourceTrial, dated_days, files_below
 from ..data.dataset import FEATURE_KINDS, MAX_NUMBER, Fault, Signal
 from .layout import cell_array, read_variables
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, check_writable, printable, save_json, write_atomically
+from ..core.errors import KitError, printable
+from ..core.files import check_writable, save_json, write_atomically
 from .session import LiveSession, Moment
 
 # %% ../../nbs/live/keep.ipynb #25960939

@@ -15,7 +15,7 @@ from os.path import commonprefix
 import numpy as np
 
 from ..data.dataset import BIN_SECONDS
-from ..decode.stream import Update
+from .stream import Update
 
 # %% ../../nbs/live/measures.ipynb #e24cb074
 @dataclass(frozen=True)

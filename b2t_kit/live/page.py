@@ -33,7 +33,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from ..core import KitError, is_whole, printable
+from ..core.errors import KitError, printable
+from ..core.settings import is_whole
 from .keep import NOTHING_KEPT
 from .session import REASONS, UNSURE, LiveSession, Moment, SentenceMark, Status
 from .rigs import optional_library

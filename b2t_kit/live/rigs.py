@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, is_whole, printable, read_text
+from ..core.errors import KitError, printable
+from ..core.settings import is_whole
+from ..core.files import read_text
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES
 from .sources import LiveSource, ParticipantSource, Piece, RecordingSource, count_refusal
 

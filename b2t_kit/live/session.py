@@ -30,15 +30,17 @@ import numpy as np
 import torch
 from torch.nn.functional import ctc_loss
 
-from ..core import KitError, is_whole, printable, report_progress
+from ..core.errors import KitError, printable
+from ..core.settings import is_whole
+from ..core.program import report_progress
 from ..decode.combine import AveragedRuns, run_list
 from ..decode.decode import DecodeOptions, RunLogits
 from ..decode.words import about_words, choose_words
-from ..decode.stream import StreamConfig, StreamDecoder, Update
+from .stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
 from .sources import Bridge, Inbox, LiveSource, Quality, count_repairs
-from ..text.lexicon import Lexicon
+from ..lexicon.lexicon import Lexicon
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c

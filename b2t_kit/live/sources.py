@@ -20,9 +20,12 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import KitError, from_dict, load_json
+from ..core.errors import KitError
+from ..core.settings import from_dict
+from ..core.files import load_json
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_VALUE, Recordings, find_recordings
-from ..simulate import CALIBRATION, WINDOW, SimulateConfig, labels_of, moments, open_sessions, zscore
+from ..simulate.recordings import CALIBRATION, WINDOW, SimulateConfig, labels_of, moments
+from ..simulate.recordings import open_sessions, zscore
 
 # %% ../../nbs/live/sources.ipynb #7fc23cd0
 @dataclass(frozen=True, eq=False)

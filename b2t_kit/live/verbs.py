@@ -17,7 +17,9 @@ from tyro.conf import arg
 
 from ..cli import HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings, ReadsRun
 from ..cli import UNSET, RunFolders, exactly_one
-from ..core import SUCCESS, TEMPERATURE, check_bounds, printable, report_progress
+from ..core.program import SUCCESS, report_progress
+from ..core.settings import TEMPERATURE, check_bounds
+from ..core.errors import printable
 
 # %% ../../nbs/live/verbs.ipynb #989438f2
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,7 @@ class Live(Speaks, ReadsRun, HasSettings):
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
-        from b2t_kit.decode.stream import StreamConfig
+        from b2t_kit.live.stream import StreamConfig
 
         return StreamConfig()
 
@@ -95,7 +97,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
         from b2t_kit.live.rigs import choose_source
         from b2t_kit.speech.evaluate import training_recordings
-        from b2t_kit.text.lexicon import missing_words
+        from b2t_kit.lexicon.lexicon import missing_words
 
         exactly_one(self, "run", "runs")
         data = training_recordings(self.run or self.runs[0], self.data)

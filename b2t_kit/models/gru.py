@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core import KitError, check_bounds
+from ..core.errors import KitError
+from ..core.settings import check_bounds
 from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32, times
 from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_tensors
 

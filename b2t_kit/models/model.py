@@ -36,8 +36,12 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.backends.cudnn.rnn import get_cudnn_mode
 
-from ..core import KitError, check_bounds, class_source, from_dict, read_bytes, say_once
-from ..core import to_dict, uniforms
+from ..core.errors import KitError
+from ..core.settings import check_bounds, class_source, from_dict
+from ..core.files import read_bytes
+from ..core.program import say_once
+from ..core.settings import to_dict
+from ..core.random import uniforms
 from .published import Pretrained
 from .scan import Mark, by_rows, device_loop, gru_layer, unmarked, xla_hardware
 from ..text.phonemes import collapse
@@ -211,7 +215,7 @@ def in_float32(linear: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (...
 @cache
 def _compiled_product() -> Callable[..., None]:
     "Return the loop over rows and columns, compiled."
-    from b2t_kit.compiled import compiled  # here, since numba takes a second
+    from b2t_kit.core.compiled import compiled  # here, since numba takes a second
 
     @compiled(fastmath={"reassoc", "contract", "nsz"})  # sums in any order; not finite stays not finite
     def product(weights: np.ndarray, inputs: np.ndarray, out: np.ndarray, first: int) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from ..core import KitError, check_bounds
+from ..core.errors import KitError
+from ..core.settings import check_bounds
 from .gru import GRUConfig, GRULayers, initialise
 from .model import GRU, FrameSteps, ctc_losses, in_float32
 

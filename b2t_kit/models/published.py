@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import KitError, read_text, regular_file
+from ..core.errors import KitError
+from ..core.files import read_text, regular_file
 
 # %% ../../nbs/models/published.ipynb #df9fcd9a
 def read_tensors(path: str | Path) -> Any:

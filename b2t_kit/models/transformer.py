@@ -20,7 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core import KitError, check_bounds, uniforms
+from ..core.errors import KitError
+from ..core.settings import check_bounds
+from ..core.random import uniforms
 from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches, times
 from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors
 

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..compiled import compiled
-from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, to_dict
-from ..text.g2p import sentence_to_phonemes
-from ..text.lexicon import PHONEME_ORDER, ClassOrder
+from ..core.compiled import compiled
+from ..core.settings import TEMPERATURE, check_bounds, from_dict, to_dict
+from ..core.errors import KitError
+from ..core.files import load_json
+from ..lexicon.g2p import sentence_to_phonemes
+from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.phonemes import BLANK, PHONEMES, collapse, normalise, to_ids
 
 # %% ../../nbs/speech/calibrate.ipynb #1cab82ca

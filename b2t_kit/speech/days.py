@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import KitError
+from ..core.errors import KitError
 from ..models.model import DayLayer
 
 # %% ../../nbs/speech/days.ipynb #c4a6a9d8

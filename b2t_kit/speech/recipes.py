@@ -10,7 +10,7 @@ __all__ = ['RECIPES', 'baseline', 'gpu_16gb', 'tiny', 'linear', 'noise_gru_tiny'
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core import KitError
+from ..core.errors import KitError
 from ..data.batches import Augment, BatchConfig
 from ..models.gru import GRU_SIZES
 from ..models.model import LinearConfig

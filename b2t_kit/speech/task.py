@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core import KitError, check_bounds, from_dict, to_dict
+from ..core.errors import KitError
+from ..core.settings import check_bounds, from_dict, to_dict
 from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames, TrainBatches, augment
 from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
-from ..data.convert import quarantine_text, quarantined, spent_days
+from ..data.quarantine import quarantine_text, quarantined, spent_days
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, check_days
 from ..data.dataset import signal_difference
-from ..data.convert import open_recordings
+from ..data.quarantine import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses, model_sources
@@ -31,7 +32,7 @@ from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
-from ..text.g2p import sentence_to_phonemes
+from ..lexicon.g2p import sentence_to_phonemes
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #715fd176

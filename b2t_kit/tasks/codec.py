@@ -22,7 +22,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..core import KitError, check_bounds, fold_seed, free_memory, gib, regular_file, to_dict, write_atomically
+from ..core.errors import KitError
+from ..core.settings import check_bounds, to_dict
+from ..core.random import fold_seed
+from ..core.program import free_memory, gib
+from ..core.files import regular_file, write_atomically
 from ..data.batches import check_shares, rows_per_batch
 from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters

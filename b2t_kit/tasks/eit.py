@@ -25,9 +25,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import KitError, as_png, content_hash, file_mark
-from ..core import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core import check_bounds, fold_seed, from_dict, to_dict, locked
+from ..core.errors import KitError
+from ..core.files import as_png
+from ..core.cache import content_hash, file_mark
+from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
+from ..core.settings import check_bounds, from_dict, to_dict
+from ..core.random import fold_seed
+from ..core.files import locked
 from ..data.batches import check_shares, read_ahead, rows_per_batch
 from ..devices.torch import Device
 from ..devices.select import open_device

@@ -19,7 +19,9 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from ..core import KitError, check_bounds, normals
+from ..core.errors import KitError
+from ..core.settings import check_bounds
+from ..core.random import normals
 from ..models.scan import compute_type, device_loop
 from .eit_physics import COARSE, ELECTRODES, READ, read_pairs
 

@@ -16,7 +16,10 @@ from tyro.conf import arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder, exactly_one
 from ..cli import UNSET, option_value, fill_from_resume
-from ..core import SEED, SUCCESS, KitError, check_bounds, from_dict, load_json
+from ..core.settings import SEED, check_bounds, from_dict
+from ..core.program import SUCCESS
+from ..core.errors import KitError
+from ..core.files import load_json
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed
@@ -93,7 +96,7 @@ class TrainTomography(_Original):
         check_bounds(self, {"accumulation": (1, 10**6), "hours": (0, 10**5)})
 
     def act(self) -> int:
-        from b2t_kit.memory import check_memory
+        from b2t_kit.plan.memory import check_memory
         from b2t_kit.train import train, uninterrupted
 
         option = exactly_one(self, "out", "run")
@@ -183,7 +186,7 @@ class TrainCodec(HasSettings):
         return CodecRun(from_dict(CodecTask, task), from_dict(TrainConfig, record.get("train", {})))
 
     def act(self) -> int:
-        from b2t_kit.memory import check_memory
+        from b2t_kit.plan.memory import check_memory
         from b2t_kit.tasks.codec import with_codes
         from b2t_kit.train import train, uninterrupted
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..core import KitError
+from ..core.errors import KitError
 
 # %% ../../nbs/text/phonemes.ipynb #281cf8ef
 _ARTICULATION = """

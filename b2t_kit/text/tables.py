@@ -22,8 +22,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..core import KitError, csv_plain, is_whole, parse_json, printable, read_text
-from ..core import report_progress
+from ..core.errors import KitError, printable
+from ..core.files import csv_plain, parse_json, read_text
+from ..core.settings import is_whole
+from ..core.program import report_progress
 from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines
 from .phonemes import plain_typography, unescaped
 

@@ -25,8 +25,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core import KitError, atomic_folder, file_mark, free_bytes, from_dict, load_json, read_text
-from ..core import regular_file, save_json, sync_folder, write_atomically
+from ..core.errors import KitError
+from ..core.files import atomic_folder, free_bytes, load_json, read_text
+from ..core.cache import file_mark
+from ..core.settings import from_dict
+from ..core.files import regular_file, save_json, sync_folder, write_atomically
 
 # %% ../../nbs/training/checkpoint.ipynb #de5a3d2b
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint

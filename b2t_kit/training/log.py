@@ -20,7 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..core import KitError, as_png, duration, open_own, parse_json, read_bytes, write_atomically
+from ..core.errors import KitError
+from ..core.files import as_png, open_own, parse_json, read_bytes, write_atomically
+from ..core.program import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

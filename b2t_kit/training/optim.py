@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import KitError
+from ..core.errors import KitError
 
 # %% ../../nbs/training/optim.ipynb #ffc561cf
 def lr_scale(

@@ -34,9 +34,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core import MEMO, KitError, clear_way, duration, find_rank, fold_seed, join, leave, load_json
-from ..core import locked, new_folders, read_bytes, report_progress, save_json, to_dict
-from ..core import write_atomically, written_aside
+from ..core.cache import MEMO
+from ..core.errors import KitError
+from ..core.files import clear_way, load_json
+from ..core.program import duration
+from ..core.processes import find_rank, join, leave
+from ..core.random import fold_seed
+from ..core.files import locked, new_folders, read_bytes, save_json
+from ..core.program import report_progress
+from ..core.settings import to_dict
+from ..core.files import write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
 from ..precision import audit_optimizer, unchanged

@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 
-from ..core import KitError, as_png, child_environment, end_with_parent, read_text, save_json
-from ..core import write_atomically
+from ..core.errors import KitError
+from ..core.files import as_png, read_text, save_json
+from ..core.processes import child_environment, end_with_parent
+from ..core.files import write_atomically
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best

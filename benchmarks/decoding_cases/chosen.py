@@ -7,12 +7,13 @@ from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, 
 
 from b2t_kit.decode import words
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
-from b2t_kit.lm import LanguageModel, mix_language_models, perplexity
-from b2t_kit.lm_kenlm import read_language_model
-from b2t_kit.lm_sphinx import installed_english
-from b2t_kit.simulate import Noise
-from b2t_kit.text.g2p import sentence_to_phonemes
-from b2t_kit.text.lexicon import Lexicon, build_lexicon, missing_words
+from b2t_kit.lm.model import LanguageModel, perplexity
+from b2t_kit.speech.sentences import mix_language_models
+from b2t_kit.lm.kenlm import read_language_model
+from b2t_kit.lm.sphinx import installed_english
+from b2t_kit.simulate.logits import Noise
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
+from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon, missing_words
 from b2t_kit.text.metrics import per, rate_of
 from b2t_kit.text.phonemes import collapse, to_ids
 

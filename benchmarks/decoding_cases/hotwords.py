@@ -10,9 +10,9 @@ from decoding_cases.task import temperature_of, timed
 
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.decode.search import SearchConfig, parse_hotwords
-from b2t_kit.text.lexicon import Lexicon, build_lexicon
-from b2t_kit.lm import LanguageModel
-from b2t_kit.simulate import Noise
+from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.model import LanguageModel
+from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.metrics import rate_of
 
 CONFIG = SearchConfig(beam=100, n_best=20)

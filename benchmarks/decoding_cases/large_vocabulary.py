@@ -11,8 +11,8 @@ from decoding_cases.task import alone, best, make_text, memory_now, save, spoken
 
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.decode import choose_words
-from b2t_kit.lm import build_language_model
-from b2t_kit.text.g2p import dictionary
+from b2t_kit.speech.sentences import build_language_model
+from b2t_kit.lexicon.g2p import dictionary
 from b2t_kit.text.metrics import wer
 
 VOCABULARY = len(dictionary())

@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_to_sentences
 from b2t_kit.decode.files import Hypothesis
-from b2t_kit.lm import LanguageModel
-from b2t_kit.lm import build_language_model
-from b2t_kit.simulate import Noise, noisy_sentence
-from b2t_kit.text.g2p import dictionary
+from b2t_kit.lm.model import LanguageModel
+from b2t_kit.speech.sentences import build_language_model
+from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.lexicon.g2p import dictionary
 from b2t_kit.text.metrics import Counts, Rate, count_edits
 from b2t_kit.text.phonemes import normalise
 

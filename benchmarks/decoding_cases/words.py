@@ -7,10 +7,10 @@ from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, 
 
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.tune import Tuning, tune
-from b2t_kit.text.lexicon import Lexicon, build_lexicon
-from b2t_kit.lm import LanguageModel, perplexity
-from b2t_kit.simulate import Noise
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.model import LanguageModel, perplexity
+from b2t_kit.simulate.logits import Noise
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, per, rate_of
 from b2t_kit.text.phonemes import BAR, collapse, to_ids, to_phonemes
 

@@ -14,10 +14,11 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.write import tiny_recordings
 from b2t_kit.importers.arrays import OwnArrays
-from b2t_kit.lm import load_sentences, scored_sentences
-from b2t_kit.speech.evaluate import load_decoder
+from b2t_kit.speech.sentences import load_sentences
+from b2t_kit.speech.sentences import scored_sentences
+from b2t_kit.speech.decoder import load_decoder
 from b2t_kit.text.phonemes import normalise
 from published_files import tiny_corp_files, tiny_inner_files, tiny_mat_files, tiny_nwb_files, tiny_voice_files
 

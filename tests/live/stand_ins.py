@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from b2t_kit.decode.stream import StreamConfig, Update
+from b2t_kit.live.stream import StreamConfig, Update
 from b2t_kit.live.rigs import StreamSender
 from b2t_kit.live.session import Moment
 from b2t_kit.live.sources import LiveSource, Piece

@@ -14,11 +14,11 @@ import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from b2t_kit.data.convert import convert
+from b2t_kit.importers.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.words import made_up_words
 from b2t_kit.decode.search import BeamSearch
-from b2t_kit.decode.stream import StreamConfig, StreamDecoder
+from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
@@ -26,8 +26,8 @@ from b2t_kit.live.rigs import StreamSource
 from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status, Terminal
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.simulate import SimulateConfig, labels_of, simulate
-from b2t_kit.speech.evaluate import Decoder
+from b2t_kit.simulate.recordings import SimulateConfig, labels_of, simulate
+from b2t_kit.speech.decoder import Decoder
 from b2t_kit.speech.task import SpeechConfig
 from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Marks, Rig, Spoken, Words, free_port, never_reading, next_of, press, shows,
                        text, until, web_server)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.data.convert import SessionWriter
+from b2t_kit.data.write import SessionWriter
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
 from b2t_kit.decode import words
-from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.phonemes import to_ids
 
 DAY = "t15.2023.08.11"

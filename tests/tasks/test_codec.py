@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.tasks.codec import CodecConfig, CodecModel, CodecTask, codec_batch, read_codes, write_codes
 from b2t_kit.training.log import read_metrics
 from commands import TORCHRUN, python
