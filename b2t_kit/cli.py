@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files',
-           'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE',
-           'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse', 'exactly_one',
-           'HasSettings', 'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings',
+           'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'IN_ORDER',
+           'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse',
+           'exactly_one', 'HasSettings', 'option_value', 'wing', 'Validate', 'Train', 'initial_settings',
            'fill_from_resume', 'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained',
            'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
            'ReadsRecordings', 'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
-           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Rescore', 'Submit',
-           'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
-           'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main']
+           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Submit', 'CheckSubmission',
+           'ScoreSentences', 'all_verbs', 'verbs_of', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
+           'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -27,13 +26,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import closing, contextmanager, ExitStack, nullcontext, redirect_stderr
+from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr
 from contextlib import redirect_stdout, suppress
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -44,28 +42,20 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from . import __version__
-from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, UNRECOGNISED
-from .core.settings import SEED, TEMPERATURE, check_bounds
 from .core.errors import KitError
-from .core.files import check_target
-from .core.settings import converted, leaves
-from .core.program import environment_with
-from .core.processes import find_rank, leave
-from .core.files import load_json, locked
-from .core.processes import lost_contact
-from .core.files import new_folders
-from .core.settings import number_in, override
-from .core.errors import printable
-from .core.files import read_text, save_json, write_atomically
+from .core.files import check_target, load_json, locked, new_folders, read_text, save_json
+from .core.processes import find_rank, leave, lost_contact
+from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, environment_with
 from .core.program import report_progress, run_program, say_once
+from .core.settings import SEED, TEMPERATURE, check_bounds, converted, leaves, number_in
+from .core.settings import override
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig
-    from b2t_kit.simulate.recordings import SimulateConfig
     from b2t_kit.adapt.adapt import AdaptConfig
     from b2t_kit.speech.days import Start
     from b2t_kit.speech.task import SpeechRun, SpeechTask
-    from b2t_kit.training.task import RunSettings
+
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -153,81 +143,22 @@ def option_value(words: Sequence[str], option: str) -> str | None:
     attached = dict(word.split("=", 1) for word in words if re.match("--[^=]+=", word))
     return (dict(zip(words, words[1:])) | attached).get(option)
 
-# %% ../nbs/cli.ipynb #a38e15e1
-@dataclass(frozen=True)
-class Demo(Verb):
-    "Simulate recordings, train a decoder and a linear readout on them, and compare the two, in minutes."
-    out: Folder  # new folder for the results
-    seed: int = 1  # random seed of data and training
-    LIMITS = {"seed": SEED}
-
-    def act(self) -> None:
-        from b2t_kit.simulate.demo import demo
-
-        print(demo(self.out, self.seed))
-
-# %% ../nbs/cli.ipynb #0e36f5f5
-@dataclass(frozen=True, kw_only=True)
-class Simulate(HasSettings):
-    "Write simulated recordings in the T15 layout."
-    out: Folder  # new folder for the recordings
-
-    @staticmethod
-    def initial(words: Sequence[str]) -> "SimulateConfig":
-        from b2t_kit.simulate.recordings import SimulateConfig
-
-        return SimulateConfig()
-
-    def act(self) -> None:
-        from b2t_kit.simulate.recordings import simulate
-
-        print(simulate(self.out, self.settings))
-
 # %% ../nbs/cli.ipynb #972012c1
-WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
+WINGS = {  # folders that may be left out, and the first words of the verbs in their module `verbs`
+    "simulate": ("demo", "simulate"),
+    "importers": ("fetch", "convert"),
+    "rescore": ("rescore",),
+    "publish": ("combine", "report", "export", "runs", "show", "kernel"),
+    "plan": ("plan", "preflight", "doctor"),
+    "live": ("live",),
+    "tasks": ("eit", "codec"),
+}
 
 
 def wing(folder: str, name: str) -> ModuleType | None:
     "Return a module of a wing; None if its folder is not there."
     spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if spec else None
-
-# %% ../nbs/cli.ipynb #5b937d3a
-@dataclass(frozen=True)
-class Fetch(Verb):
-    "Download the T15 recordings from Dryad or Kaggle, another set of recordings, or a published language model."
-    out: Folder  # folder to unpack them in
-    lm: str | None = None  # instead of the recordings, one of the language models above
-    set: str | None = None  # instead of T15's copy task, one of the sets above
-    source: Literal["dryad", "kaggle"] = "dryad"  # where to download from
-    baseline: bool = False  # also download the published pretrained decoder
-    token_file: OptionalFile = None  # file with a Dryad API token, if Dryad asks for one
-
-    @staticmethod
-    def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.importers.download import PUBLISHED, T15_SET
-
-        sets = wing("importers", "sets")
-        return {"published language models": {
-                    name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
-                    for name, model in PUBLISHED.items()},
-                "sets of recordings": {entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
-                                       for entry in (sets.SETS.values() if sets else [T15_SET])}}
-
-    def act(self) -> None:
-        from b2t_kit.importers.download import fetch, fetch_language_model, read_token
-
-        sets = wing("importers", "sets")
-        token = read_token(self.token_file) if self.token_file else None
-        options: dict[str, Any] = {"token": token, "tell": report_progress}
-        if self.lm:
-            print(fetch_language_model(self.lm, self.out))
-        elif not self.set:
-            print(*fetch(self.out, self.source, baseline=self.baseline, **options), sep="\n")
-        elif sets:
-            print(*sets.fetch_set(self.set, self.out, **options), sep="\n")
-        else:
-            raise KitError("--set: other sets come with the folder importers/, which is not installed")
 
 # %% ../nbs/cli.ipynb #526234b5
 @dataclass(frozen=True)
@@ -749,25 +680,6 @@ class Perplexity(Verb):
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
 
-# %% ../nbs/cli.ipynb #0b8cb11e
-@dataclass(frozen=True)
-class Rescore(Verb):
-    "Rescore n-best lists with a large language model, or resume doing so."
-    nbest: Positional[File]  # n-best lists to read, such as decode/val/nbest.jsonl of a run
-    llm: Folder  # causal language model: a folder as from `hf download`
-    out: File  # n-best lists to write (.jsonl); b2t submit --nbest takes them
-    tune: bool = False  # find the weights on these lists, whose true sentences must be known
-    weights: OptionalFile = None  # weights found by --tune for other lists
-    # quantise the model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
-    llm_bits: Annotated[Literal[4, 8] | None, UNSET] = None
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the model runs
-
-    def act(self) -> None:
-        exactly_one(self, "tune", "weights")
-        from b2t_kit.rescore.llm import rescore
-
-        print(rescore(self.nbest, self.llm, self.out, self.weights, bits=self.llm_bits or 0, device=self.device))
-
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
 class Submit(ReadsRun, FindsSentences, ReadsRecordings):
@@ -824,319 +736,48 @@ class ScoreSentences(Verb):
                            "--hypothesis and --reference")
         print(score(files[1], files[0], self.json))
 
-# %% ../nbs/cli.ipynb #13c8391c
-@dataclass(frozen=True)
-class CombineSentences(Verb):
-    "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
-    # of several decoders: tables (CSV), JSON lines, Kaldi's text, sclite's .trn, or a sentence a line; logits
-    # (.hdf5, .npy, .npz, .pt)
-    files: Positional[Files]
-    out: File  # file to write (CSV); a submission where the trials have ids
-    references: OptionalFile = None  # what was said: also score each file, the combination and the best of all
-    # order of the classes in logits, if another program has them in another order: a name a line, or a vocab.json
-    tokens: OptionalFile = None
-
-    def act(self) -> None:
-        from b2t_kit.publish.votes import combine_files
-
-        print(combine_files(self.files, self.out, self.references, self.tokens), f"in {printable(self.out)}")
-
-# %% ../nbs/cli.ipynb #94e10dec
-@dataclass(frozen=True)
-class WriteReport(ReadsRecordings, ReadsRun):
-    "Write a page about a decoded split: error rates by day and corpus, common errors, every sentence."
-    run: RunFolder  # run folder
-    split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to report on
-    # t15_copyTaskData_description.csv, which names the corpus of each block; default: searched for near the recordings
-    description: OptionalFile = None
-    out: OptionalFile = None  # page to write; default: report/SPLIT.html in the run folder
-    against: OptionalRun = None  # another run, with which it is compared trial by trial
-    pictures: int = 300  # how many sentences get pictures, those with most errors first
-    device: DeviceName = "auto"  # where the network runs, if it has to decode
-    row: bool = False  # print only a row for the table of runs in README.md
-    LIMITS = {"pictures": (0, 10**6)}
-
-    def act(self) -> None:
-        from b2t_kit.publish.report import front_row, report_run
-
-        report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                            against=self.against, pictures=self.pictures, device=self.device)
-        print(front_row(self.run, report) if self.row else report)
-
-# %% ../nbs/cli.ipynb #883db732
-@dataclass(frozen=True)
-class Export(ReadsRun):
-    "Write a trained decoder as three files that others can use: weights, settings and a card."
-    run: RunFolder  # run folder, or folder of the published baseline
-    out: Folder  # new folder; eval, decode and submit take it like a run folder
-    licence: Annotated[str, UNSET] = ""  # licence of the weights, for the card; default: not stated
-
-    def act(self) -> None:
-        from b2t_kit.publish.export import export
-
-        folder = export(self.run, self.out, self.licence)
-        print(read_text(folder / "README.md"))
-        print(f"written to {folder}: model.safetensors, config.json, README.md")
-
-# %% ../nbs/cli.ipynb #43be045a
-@dataclass(frozen=True)
-class Runs(Verb):
-    "List the runs in a folder: model, data, step, best, and when each was last written; newest first."
-    folder: Positional[Annotated[str, arg(metavar="[DIR]")]] = "."  # searched with its subfolders, three levels deep
-    json: OptionalFile = None  # write the list to this file
-
-    def act(self) -> None:
-        from b2t_kit.publish.runs import list_runs, runs_text
-
-        lines = list_runs(self.folder)
-        print(runs_text(lines) or f"{self.folder}: holds no run; `b2t demo --out demo` trains one")
-        if self.json:
-            save_json(self.json, lines)
-
-# %% ../nbs/cli.ipynb #332a791b
-@dataclass(frozen=True)
-class Show(Verb):
-    "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
-    run: Positional[RunFolder]  # run folder, exported decoder, or folder of the published baseline
-    json: OptionalFile = None  # write the answer to this file
-
-    def act(self) -> None:
-        from b2t_kit.publish.runs import nearest_recipe, next_steps, run_state, show_text
-        from b2t_kit.publish.export import weights_facts
-
-        if facts := weights_facts(self.run):
-            lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
-            print(self.run, *lines, "\nnext:", *(f"  {line}" for line in facts["next"]), sep="\n")
-            if self.json:
-                save_json(self.json, facts)
-            return
-        state = run_state(self.run)
-        print(show_text(state))
-        if self.json:
-            recipe, changes = nearest_recipe(state.record)
-            save_json(self.json, {**state.line(self.run), "recipe": recipe, "changes": changes,
-                                  "next": next_steps(state)})
-
-# %% ../nbs/cli.ipynb #968f2f78
-@dataclass(frozen=True)
-class BuildKernel(Verb):
-    "Write the notebook, the kit's wheel and the metadata of both, from which a notebook can be pushed to Kaggle."
-    out: Folder  # new folder
-    kernel: str = "b2t-tpu-v5e8"  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
-    user: Annotated[str | None, UNSET] = None
-    """your Kaggle account, as in the address of your profile; default: a placeholder to fill in"""
-    # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
-    wheel_dataset: Annotated[str | None, arg(metavar="USER/NAME"), UNSET] = None
-    # run the kernel without internet: add the wheels of all requirements to the dataset; downloads them, about 170 MB
-    offline: bool = False
-    resume: bool = False  # attach the kernel's last output, to resume its run; from the second push on
-    language: str = "en"  # language of the notebook's text: en, or zh, in which only b2t-tpu-v5e8 is there
-
-    def act(self) -> None:
-        from b2t_kit.publish.kaggle import build_kernel
-
-        print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
-                           resume=self.resume, language=self.language))
-
-# %% ../nbs/cli.ipynb #52e98458
-@dataclass(frozen=True, kw_only=True)
-class ForDevices(HasSettings):
-    "A verb that looks at a configuration before it runs anywhere."
-    # another model in this configuration: a name, or FILE.py:CLASS for one of your own (the file is executed)
-    model: Annotated[str | None, UNSET] = None
-    # trials or images per optimizer step, over all devices and micro-batches; default: as configured
-    global_batch: Annotated[int | None, UNSET] = None
-    data: OptionalFolder = None  # recordings whose lengths and days to take; default: T15's
-    json: OptionalFile = None  # also write the result to this file
-    LIMITS = {"global_batch": (1, 10**9)}
-
-    @staticmethod
-    def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.plan.configs import configurations, usual_device
-
-        return {"configurations": {name: f"{make.__doc__} (planned for: {usual_device(name)})"
-                                   for name, make in configurations().items()}}
-
-    @staticmethod
-    def initial(words: Sequence[str]) -> "RunSettings":
-        from b2t_kit.models.model import model_class
-        from b2t_kit.plan.configs import configuration, configurations
-
-        name = next((word for word in words if word in configurations()), "baseline")
-        run, model = configuration(name), option_value(words, "--model")
-        if model is None:
-            return run
-        if not hasattr(run.task, "model"):
-            raise KitError(f"model: {name} has no choice of models; leave it out")
-        task: Any = run.task
-        return replace(run, task=replace(task, model=model_class(model)()))
-
-# %% ../nbs/cli.ipynb #1f2e40bc
-@dataclass(frozen=True, kw_only=True)
-class Plan(ForDevices):
-    """Compute the memory that a training run needs, part by part, and whether it fits.
-
-    The device is that of its configuration, as listed, unless --device (cpu, gpu, t4, p100, l4, a100, h100, tpu) or
-    --slice names another."""
-    config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations above
-    slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8
-    chips: Annotated[int | None, UNSET] = None  # devices that share a batch; default: the slice's chips, or 1
-    # memory of each device; default: the known size of the device
-    memory: Annotated[float | None, arg(metavar="GIB"), UNSET] = None
-    # lengths of the batches, in bins of 20 ms, such as 658 2478; default: T15's published lengths
-    bins: Annotated[tuple[int, ...], UNSET] = ()
-    LIMITS = {"chips": (1, 10**6), "memory": (1e-3, 1e6), "bins": (1, 10**6)}
-
-    def act(self) -> int:
-        from b2t_kit.data.batches import Bucket
-        from b2t_kit.plan.memory import find_target, plan_run, plan_text, plan_values
-        from b2t_kit.speech.task import SpeechTask
-        from b2t_kit.plan.configs import configuration, usual_device
-
-        if self.json:
-            check_target(self.json)
-        configuration(self.config)
-        run, kind = self.settings, self.settings.train.device
-        if self.global_batch is not None:
-            run = run.with_rows(self.global_batch)
-        if "device" not in self.typed:
-            kind = "tpu" if self.slice else usual_device(self.config)
-        target = find_target(kind, self.slice, self.chips, self.memory)
-        task = run.without_data(self.data)
-        if self.bins:
-            if not isinstance(task, SpeechTask) or task.lengths is None:
-                raise KitError("bins: all batches of this task have the same shape; leave it out")
-            longest = task.lengths.buckets[-1].labels
-            buckets = tuple(Bucket(size, min(longest, max(size // 10, 1))) for size in sorted(self.bins))
-            task.lengths = replace(task.lengths, buckets=buckets)
-        plan = plan_run(self.config, task, run.train, target)
-        print(plan_text(plan))
-        if self.json:
-            save_json(self.json, {"slice": self.slice, "global_batch": run.task.rows, **plan_values(plan)})
-        return SUCCESS if plan.fits else FAULTS
-
-# %% ../nbs/cli.ipynb #13c7648d
-@dataclass(frozen=True, kw_only=True)
-class Preflight(ForDevices):
-    "Compile a configuration for a TPU slice without a TPU: does it fit, and what limits its speed."
-    # one of the configurations above
-    config: Positional[Annotated[str | None, arg(metavar="[CONFIG]"), UNSET]] = None
-    list: bool = False  # list the configurations, a line each
-    slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16
-    # compile only the step that needs most memory, in minutes, or every batch length and validation
-    programs: Literal["largest", "all"] = "largest"
-    cache_dir: OptionalFolder = None  # keeps compiled results by content, so that a program is compiled once
-    # interpreter of an environment with jax and libtpu; default: this one
-    compiler: Annotated[str | None, arg(metavar="PYTHON"), UNSET] = None
-    # also compare ways of sharding, and find the largest batch; about eight compilations
-    answers: bool = False
-    figure: OptionalFile = None  # also draw memory and roofline, as PNG or SVG
-
-    def act(self) -> int:
-        from b2t_kit.plan.preflight import compare_shardings, smallest_change
-        from b2t_kit.plan.configs import configuration, configuration_lines
-        from b2t_kit.plan.preflight import draw_report, preflight_config
-
-        if self.list:
-            print(*configuration_lines(), sep="\n")
-            return SUCCESS
-        if self.config is None:
-            raise KitError("preflight needs a configuration; --list names them")
-        for target in filter(None, (self.json, self.figure)):
-            check_target(target)
-        configuration(self.config)
-        compile_for = partial(preflight_config, name=self.config, data=self.data, python=self.compiler,
-                              cache_dir=self.cache_dir)
-        report = compile_for(self.settings, self.slice, self.global_batch, programs=self.programs, say=report_progress)
-        print(report, flush=True)
-        settings, values = self.settings.with_rows(report.global_batch), report.to_dict()
-        if not report.fits:
-            values["smallest_change"] = smallest_change(settings, report.slice)
-            print(f"by the memory plan it fits with {values['smallest_change'] or 'no change that is known'}")
-        if self.answers:
-            values["answers"] = compare_shardings(
-                settings, report.slice,
-                lambda other, batch: compile_for(other, self.slice, batch),
-                partial(print, flush=True))
-        if self.json:
-            save_json(self.json, values)
-        if self.figure:
-            content = BytesIO()
-            kind = "svg" if self.figure.lower().endswith(".svg") else "png"
-            draw_report(report).savefig(content, format=kind, bbox_inches="tight")
-            write_atomically(self.figure, content.getvalue())
-        return SUCCESS if report.fits else FAULTS
-
-# %% ../nbs/cli.ipynb #1b92005e
-@dataclass(frozen=True)
-class Doctor(Verb):
-    "Recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report."
-    # traceback or log to explain, or '-' to read it from a pipe; its text is not repeated; default: inspect this
-    # machine
-    log: OptionalFile = None
-    json: OptionalFile = None  # write the answer to this file
-    language: Literal["en", "zh"] = "en"  # language of the answer
-    # test a device: a small decoder's loss and gradient against float64, training steps, memory before and after
-    device: Literal["auto", "cpu", "cuda", "xla", "tpu"] | None = None
-    # write one archive about this run for a bug report: versions, memory plan, metrics and log; it holds no recordings
-    bundle: OptionalRun = None
-    out: OptionalFile = None  # with --bundle: archive to write, or a folder for it; default: beside the run folder
-    NEEDS = {"out": "bundle"}
-
-    def act(self) -> int:
-        if sum(option is not None for option in (self.log, self.device, self.bundle)) > 1:
-            raise KitError("give one of --log, --device, --bundle, not several")
-        from b2t_kit.plan import doctor
-
-        status, values = SUCCESS, dict[str, Any]()
-        if self.bundle is not None:
-            values = {"archive": str(doctor.bundle_run(self.bundle, self.out))}
-            print(values["archive"])
-        elif self.log is not None:
-            findings = doctor.diagnose_file(self.log)
-            explained = any(finding.explains for finding in findings)
-            harmless = all(finding.failure.harmless for finding in findings)
-            status = SUCCESS if findings and (explained or harmless) else UNRECOGNISED
-            values = {"recognised": status == SUCCESS,
-                      "findings": [finding.to_dict() for finding in findings]}
-            print("\n\n".join(doctor.in_words(finding, self.language) for finding in findings) or {
-                "en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
-                "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
-        else:
-            if self.device:
-                report_progress("testing the device; minutes where programs are compiled, ten at most")
-            remarks = doctor.check_device(self.device) if self.device else doctor.inspect_machine()
-            print(*remarks, sep="\n")
-            problems = sum(remark.state == "problem" for remark in remarks)
-            print(f"{problems or 'no'} problem{'' if problems == 1 else 's'}")
-            values = {"problems": problems, "checks": [asdict(remark) for remark in remarks]}
-            status = FAULTS if problems else SUCCESS
-        if self.json:
-            save_json(self.json, values)
-        return status
-
 # %% ../nbs/cli.ipynb #c500c4c7
-VERBS: dict[str, type] = {  # in the order of `b2t --help`
-    "demo": Demo, "simulate": Simulate, "fetch": Fetch, "validate": Validate, "train": Train, "eval": Evaluate,
-    "decode": Decode, "lm build": BuildModel, "lm mix": MixModels, "lm convert": ConvertModel, "lm info": DescribeModel,
-    "lm perplexity": Perplexity, "rescore": Rescore, "submit": Submit,
-    "combine": CombineSentences, "check-submission": CheckSubmission, "score": ScoreSentences,
-    "report": WriteReport, "export": Export, "runs": Runs,
-    "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
+VERBS: dict[str, type] = {
+    "validate": Validate,
+    "train": Train,
+    "eval": Evaluate,
+    "decode": Decode,
+    "lm build": BuildModel,
+    "lm mix": MixModels,
+    "lm convert": ConvertModel,
+    "lm info": DescribeModel,
+    "lm perplexity": Perplexity,
+    "submit": Submit,
+    "check-submission": CheckSubmission,
+    "score": ScoreSentences,
 }
+IN_ORDER = (  # of `b2t --help`, by first words
+    "demo simulate fetch validate train eval decode lm rescore submit combine check-submission score report "
+    "export runs show kernel plan preflight doctor convert live eit codec"
+).split()
 
 # %% ../nbs/cli.ipynb #65b560e0
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
     table = dict(VERBS)
-    for verbs in filter(None, (wing(name, "verbs") for name in WINGS)):
-        table |= verbs.VERBS
-    return table
+    for folder in WINGS:
+        verbs = wing(folder, "verbs")
+        if verbs:
+            table |= verbs.VERBS
+    names = sorted(table, key=lambda name: IN_ORDER.index(name.split()[0]))
+    return {name: table[name] for name in names}
+
+
+def verbs_of(first: str) -> dict[str, type]:
+    "Return the verbs that can begin with a word: those of the path, and of the wing that has it."
+    folder = next((folder for folder, words in WINGS.items() if first in words), "")
+    verbs = wing(folder, "verbs") if folder else None
+    return VERBS | verbs.VERBS if verbs else VERBS
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
     "Return the verb that a command line names; raise `KitError` if there is none of that name."
-    for verbs in (VERBS, all_verbs()):
+    for verbs in (verbs_of(words[0]), all_verbs()):
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
                 return name, verbs[name]
@@ -1419,7 +1060,7 @@ def do(words: list[str]) -> int:
                 dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
                 config=(tyro.conf.OmitArgPrefixes,))
         return SUCCESS
-    if not arguments or len(arguments) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
+    if not arguments or len(arguments) == 1 and first not in (verbs := verbs_of(first)) and any(
             name.startswith(f"{first} ") for name in verbs):
         print_verbs(first)
         return SUCCESS if arguments != words else ERROR

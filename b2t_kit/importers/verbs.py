@@ -8,6 +8,7 @@ __all__ = ['CONVERT', 'VERBS']
 # %% ../../nbs/importers/verbs.ipynb #10b3499b
 from .arrays import OwnArrays, Qvac
 from .brain_to_voice import BrainToVoice
+from .fetch import Fetch
 from .handwriting import H2, Corp
 from .inner_speech import InnerSpeech
 from .kept import KeptSession
@@ -26,4 +27,4 @@ CONVERT = {
     "kept": KeptSession,
     "qvac": Qvac,
 }
-VERBS = {f"convert {name}": importer for name, importer in CONVERT.items()}
+VERBS = {"fetch": Fetch, **{f"convert {name}": importer for name, importer in CONVERT.items()}}
