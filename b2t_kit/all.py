@@ -11,16 +11,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .core.errors import KitError
+from .core.program import wing
 from .core.settings import override
 
 # %% auto #0
-__all__ = ['EXPORTS', 'simulate', 'recipe', 'open_task', 'train']
+__all__ = ['EXPORTS', 'simulate', 'recipe', 'open_task', 'memory_check', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
     from b2t_kit.speech.task import SpeechRun, SpeechTask
     from b2t_kit.speech.days import Start
     from b2t_kit.train import Result
+    from b2t_kit.training.run import MemoryCheck
 
 # %% ../nbs/all.ipynb #e93e65b1
 EXPORTS = {  # name here -> module, and name there
@@ -28,12 +31,12 @@ EXPORTS = {  # name here -> module, and name there
     "browse_trials": ("data.dataset", "browse_trials"),
     "evaluate": ("speech.evaluate", "evaluate_run"),
     "decode": ("decode.decode", "decode_run"),
-    "submit": ("output.submission", "submit"),
-    "report": ("output.report", "report_run"),
-    "from_pretrained": ("output.runs", "from_pretrained"),
-    "preflight": ("tpu.preflight", "preflight_config"),
+    "submit": ("decode.submission", "submit"),
+    "report": ("publish.report", "report_run"),
+    "from_pretrained": ("publish.export", "from_pretrained"),
+    "preflight": ("plan.preflight", "preflight_config"),
     "plot_run": ("training.log", "show_run"),
-    "StreamDecoder": ("decode.stream", "StreamDecoder"),
+    "StreamDecoder": ("live.stream", "StreamDecoder"),
 }
 
 
@@ -55,8 +58,9 @@ def simulate(
     **settings: Any,  # of `SimulateConfig`, such as sessions=3, trials=400
 ) -> Path:
     "Write simulated recordings in the T15 format; `KitError` names a setting that does not exist. Returns the folder."
-    from b2t_kit.simulate import recordings
-
+    recordings = wing("simulate", "recordings")
+    if recordings is None:
+        raise KitError("simulate: the folder b2t_kit/simulate is not in this installation")
     recordings.simulate(out, override(recordings.SimulateConfig(), settings))
     return Path(out)
 
@@ -83,6 +87,12 @@ def open_task(
 
     return SpeechTask(data, run.task, WordCounter, cache_dir, start=start)
 
+# %% ../nbs/all.ipynb #231f4103
+def memory_check() -> MemoryCheck | None:
+    "Return what refuses a run that cannot fit into memory; None where the folder plan/ was left out."
+    planner = wing("plan", "memory")
+    return planner.check_memory if planner else None
+
 # %% ../nbs/all.ipynb #3f7fb8c3
 def train(
     run: SpeechRun,  # a recipe
@@ -92,9 +102,8 @@ def train(
     quiet: bool = False,  # print and show nothing
 ) -> Result:
     "Train a recipe, or continue to; raise `KitError` with one line that names the fault."
-    from b2t_kit.plan.memory import check_memory
-    from b2t_kit.train import train as train_task
+    from b2t_kit.speech.train import settings_to_train, train_decoder
 
-    run.check()
+    run = settings_to_train(run)
     with closing(open_task(run, data)) as task:
-        return train_task(task, run.train, out, resume, quiet, check_memory=check_memory)
+        return train_decoder(task, run, out, resume, quiet, check_memory=memory_check())

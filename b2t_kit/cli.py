@@ -6,9 +6,8 @@
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files',
            'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'IN_ORDER',
            'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse',
-           'exactly_one', 'HasSettings', 'option_value', 'wing', 'Validate', 'Train', 'initial_settings',
-           'fill_from_resume', 'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained',
-           'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
+           'exactly_one', 'HasSettings', 'option_value', 'Validate', 'Train', 'initial_settings', 'fill_from_resume',
+           'train_here', 'checked_settings', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
            'ReadsRecordings', 'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Submit', 'CheckSubmission',
            'ScoreSentences', 'all_verbs', 'verbs_of', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
@@ -25,16 +24,15 @@ import textwrap
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr
 from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
@@ -44,18 +42,16 @@ from tyro.constructors import PrimitiveConstructorSpec
 from . import __version__
 from .core.errors import KitError
 from .core.files import check_target, load_json, locked, new_folders, read_text, save_json
-from .core.processes import find_rank, leave, lost_contact
-from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, environment_with
-from .core.program import report_progress, run_program, say_once
+from .core.processes import find_rank, lost_contact
+from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, report_progress, run_program
+from .core.program import say_once, wing
 from .core.settings import SEED, TEMPERATURE, check_bounds, converted, leaves, number_in
 from .core.settings import override
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig
-    from b2t_kit.adapt.adapt import AdaptConfig
-    from b2t_kit.speech.days import Start
-    from b2t_kit.speech.task import SpeechRun, SpeechTask
-
+    from b2t_kit.decode.decode import LogitSource
+    from b2t_kit.speech.task import SpeechRun
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -154,11 +150,6 @@ WINGS = {  # folders that may be left out, and the first words of the verbs in t
     "tasks": ("eit", "codec"),
 }
 
-
-def wing(folder: str, name: str) -> ModuleType | None:
-    "Return a module of a wing; None if its folder is not there."
-    spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
-    return import_module(f"b2t_kit.{folder}.{name}") if spec else None
 
 # %% ../nbs/cli.ipynb #526234b5
 @dataclass(frozen=True)
@@ -278,29 +269,35 @@ def fill_from_resume(verb: Any) -> Any:
 # %% ../nbs/cli.ipynb #50d03596
 def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all steps are done
     "Train or resume one run, or one a seed, in this process."
-    from b2t_kit.all import open_task
-    from b2t_kit.plan.memory import check_memory
-    from b2t_kit.train import train, train_seeds, uninterrupted
-    from b2t_kit.training.checkpoint import checkpoint_steps
+    from b2t_kit.all import memory_check, open_task
+    from b2t_kit.decode.tune import CHOICE
+    from b2t_kit.speech.calibrate import TEMPERATURE_FILE
+    from b2t_kit.speech.train import initial_decoder, is_complete, take_over, train_decoder
+    from b2t_kit.speech.train import train_decoders
+    from b2t_kit.train import uninterrupted
 
-    run, out = checked_settings(verb), Path(verb.out)
+    run = checked_settings(verb)
+    out = Path(verb.out)
     folders = [out / f"seed_{seed}" for seed in verb.seeds] or [out]
-    with closing(open_task(run, verb.data, verb.cache_dir, initial_decoder(verb))) as task:
+    start = initial_decoder(out, verb.resume, verb.from_run)
+    with closing(open_task(run, verb.data, verb.cache_dir, start)) as task:
         if "val" in run.task.splits:
-            take_over_fits(verb, folders)
+            is_record = str(verb.config).endswith(".json")
+            source = Path(str(verb.config)).parent if is_record else None
+            take_over(source, folders, (TEMPERATURE_FILE, CHOICE))
         if verb.seeds:
             with remembered_seeds(verb):
-                train_seeds(task, run.train, out, verb.seeds, verb.resume, check_memory=check_memory)
+                train_decoders(task, run, out, verb.seeds, verb.resume, check_memory=memory_check())
         else:
-            uninterrupted(train(task, run.train, out, verb.resume, check_memory=check_memory))
-        finished = [folder for folder in folders if max(checkpoint_steps(folder), default=-1) >= run.train.steps]
-        for folder in finished:
-            calibrate_trained(task, run, folder)
-    return SUCCESS, finished == folders
+            result = train_decoder(task, run, out, verb.resume, check_memory=memory_check())
+            uninterrupted(result)
+    return SUCCESS, all(is_complete(folder, run) for folder in folders)
 
 # %% ../nbs/cli.ipynb #c5a49a44
 def checked_settings(verb: Train) -> "SpeechRun":
     "Return the settings of a run; raise `KitError` if they cannot be trained, or not in this folder."
+    from b2t_kit.speech.train import settings_to_train
+
     out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
         raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
@@ -309,68 +306,7 @@ def checked_settings(verb: Train) -> "SpeechRun":
     missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if missing:
         raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
-    settings = verb.settings
-    if "val" in settings.task.splits and settings.train.eval_every:
-        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last "
-              "step counts")
-        settings = replace(settings, train=replace(settings.train, eval_every=0))
-    settings.check()
-    return settings
-
-# %% ../nbs/cli.ipynb #1f7f9124
-def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
-    "Copy temperature and search weights of the run whose settings are taken: nothing is left to fit them to."
-    from b2t_kit.decode.tune import CHOICE
-    from b2t_kit.speech.calibrate import TEMPERATURE_FILE
-
-    missing = [folder for folder in folders if not (folder / TEMPERATURE_FILE).exists()]
-    source = Path(verb.config or "").parent
-    if missing and not (str(verb.config).endswith(".json") and (source / TEMPERATURE_FILE).is_file()):
-        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from "
-              "the logits, unless --config RUN/config.json names a run with these settings that was validated")
-        return
-    for folder in missing:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (TEMPERATURE_FILE, CHOICE):
-            if (source / name).is_file():
-                shutil.copyfile(source / name, folder / name)
-
-# %% ../nbs/cli.ipynb #a27ecb7f
-_LAUNCHED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
-    "Fit the temperature of a finished run; of several processes the first one does, by itself, after the others."
-    from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.logits import decode
-    from b2t_kit.speech.evaluate import fit_network, matching_sessions, read_calibration
-    from b2t_kit.speech.decoder import load_decoder
-
-    if find_rank().rank or not (folder / "config.json").is_file():
-        return
-    decoder = load_decoder(folder)
-    if decoder.settled or read_calibration(folder, decoder.digest):
-        return
-    leave()
-    with environment_with({}, _LAUNCHED), open_device(run.train.device, run.train.precision) as device:
-        trials = decode(decoder, task.val, device, look=False)
-        if calibration := fit_network(decoder.network(folder), matching_sessions(folder, task.val), trials):
-            print(calibration, flush=True)
-
-# %% ../nbs/cli.ipynb #a7ff6622
-def initial_decoder(verb: Train) -> "Start | None":
-    "Return the decoder that the weights come from, or None; raise `KitError` if it cannot be read."
-    from b2t_kit.speech.days import Start
-    from b2t_kit.speech.decoder import load_decoder
-    from b2t_kit.training.checkpoint import checkpoint_steps
-
-    config = Path(verb.out) / "config.json"
-    if not (verb.resume and config.exists()):
-        return None if verb.from_run is None else load_decoder(verb.from_run).as_start
-    record = load_json(config)["task"].get("begun")
-    if record and not checkpoint_steps(Path(verb.out)):
-        raise KitError(f"{verb.out}: has no checkpoint yet; remove it, and begin again with --from-run")
-    return Start(record) if record else None
+    return settings_to_train(verb.settings)
 
 # %% ../nbs/cli.ipynb #fdd56360
 @contextmanager
@@ -411,7 +347,7 @@ def print_how_to_resume(verb: Train) -> None:
 def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
     "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.speech.task import SpeechTask, WordsConfig
-    from b2t_kit.training.checkpoint import checkpoint_steps
+    from b2t_kit.speech.train import is_complete
     from b2t_kit.training.run import check_resumable
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
@@ -439,7 +375,7 @@ def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a s
         finally:
             if not verb.cache_dir:
                 shutil.rmtree(cache, ignore_errors=True)
-    complete = all(max(checkpoint_steps(folder), default=-1) >= run.train.steps for folder in folders.values())
+    complete = all(is_complete(folder, run) for folder in folders.values())
     return int(any(status not in SAVED for status in statuses.values())), complete
 
 # %% ../nbs/cli.ipynb #a1e225bf
@@ -487,15 +423,17 @@ class FindsSentences(TakesRuns):
     LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "temperature": TEMPERATURE}
     NEEDS = {"combine": "runs", "adapt_copies": "adapt", "adapt_lr": "adapt"}
 
-    def adaptation(self) -> "AdaptConfig | None":
-        "Return the settings of adaptation, None without it."
+    def adapted(self) -> Callable[..., "LogitSource"] | None:
+        "Return how a run that adapts gives logits; None without --adapt."
         if not self.adapt:
             return None
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
-        from b2t_kit.adapt.adapt import AdaptConfig
-
+        adaptation, source = wing("adapt", "adapt"), wing("adapt", "source")
+        if adaptation is None or source is None:
+            raise KitError("--adapt: the folder b2t_kit/adapt is not in this installation")
         options = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
-        return AdaptConfig(**{name: value for name, value in options.items() if value is not None})
+        chosen = {name: value for name, value in options.items() if value is not None}
+        return partial(source.AdaptedRun, adapt=adaptation.AdaptConfig(**chosen))
 
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
@@ -547,9 +485,10 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
 
     def act(self) -> None:
         from b2t_kit.decode.combine import decode_runs
-        from b2t_kit.decode.decode import AdaptedRun, LogitSource, LogitsFile, RunLogits, decode_sentences
+        from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 
-        kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
+        kind = exactly_one(self, "run", "runs", "logits")
+        adapted = self.adapted()
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
         tuning: dict[str, Any] = {"tune": self.tune, "progress": report_progress}
         if kind == "runs":
@@ -559,14 +498,12 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
                 tuning = {}
             print(decode_runs(self.runs, self.data, self.split, self.combine, device=self.device, **tuning, **options))
             return
-        source: LogitSource
+        source: "LogitSource"
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt", "split", "device", "model")
             source = LogitsFile(str(self.logits), self.tokens, self.data)
-        elif adapt:
-            source = AdaptedRun(str(self.run), self.data, self.split, self.device, adapt=adapt)
         else:
-            source = RunLogits(str(self.run), self.data, self.split, self.device)
+            source = (adapted or RunLogits)(str(self.run), self.data, self.split, self.device)
         print(decode_sentences(source, **tuning, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34
@@ -689,7 +626,8 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
     device: DeviceName = "auto"  # where the network runs
 
     def act(self) -> int:
-        source, adapt = exactly_one(self, "run", "runs", "nbest"), self.adaptation()
+        source = exactly_one(self, "run", "runs", "nbest")
+        adapted = self.adapted()
         from b2t_kit.decode.submission import submit, submit_nbest
 
         if source == "nbest":
@@ -697,7 +635,7 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
                    "adapt", "temperature")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         else:
-            check = submit(self.runs or str(self.run), self.out, self.data, self.device, adapt, self.combine,
+            check = submit(self.runs or str(self.run), self.out, self.data, self.device, adapted, self.combine,
                            **self.search())
         print(check)
         return SUCCESS if check else FAULTS

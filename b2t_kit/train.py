@@ -9,15 +9,15 @@ __all__ = ['Result', 'finish', 'train', 'uninterrupted', 'train_seeds']
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from runpy import run_module
 from typing import Any
 
 from .core.files import save_json
 from .training.checkpoint import Best, copy_to_output, mark_best
-from .training.run import MemoryCheck, Run, accumulate_gradients, begin, check_resumable, checkpoint, due
-from .training.run import is_new_best, log, on_main, open_run, record, remaining_batches, seed_step, should_stop
-from .training.run import update_weights, validate
+from .training.run import MemoryCheck, Run, accumulate_gradients, begin, check_resumable
+from .training.run import checkpoint, due, is_new_best, log, on_main, open_run, record
+from .training.run import remaining_batches, seed_step, should_stop, update_weights, validate
 from .training.seeds import spread_of, spread_text
 from .training.task import Task, TrainConfig
 
@@ -117,4 +117,5 @@ def main() -> None:
 
 # %% ../nbs/04_training.ipynb #405e23de
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec
-    sys.exit(import_module("b2t_kit.cli").main(["train", *sys.argv[1:]]))
+    sys.argv.insert(1, "train")
+    run_module("b2t_kit", run_name="__main__")

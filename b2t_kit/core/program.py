@@ -20,7 +20,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from .errors import KitError, printable, printed_plainly
@@ -28,7 +31,7 @@ from .processes import _tell_others, lost_contact
 
 # %% auto #0
 __all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'GIB', 'report_progress',
-           'duration', 'track_progress', 'run_program', 'environment_with', 'memory', 'free_memory', 'gib']
+           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/program.ipynb #300754d0
 SUCCESS, FAULTS, ERROR, UNRECOGNISED = 0, 1, 2, 3
@@ -226,6 +229,12 @@ def environment_with(added: Mapping[str, str], removed: Iterable[str] = ()) -> I
         for name in names:
             os.environ.pop(name, None)
         os.environ.update(original)
+
+# %% ../../nbs/core/program.ipynb #5f75a081
+def wing(folder: str, name: str) -> ModuleType | None:
+    "Return a module of a wing; None if its folder is not there."
+    spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
+    return import_module(f"b2t_kit.{folder}.{name}") if spec else None
 
 # %% ../../nbs/core/program.ipynb #18e0e8ec
 GIB = 2**30

@@ -10,24 +10,20 @@ __all__ = ['TEXT', 'MISSING', 'FILLER', 'HEADER', 'TEST_TRIALS', 'submission_ord
 # %% ../../nbs/decode/submission.ipynb #fe9bb5f8
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import KitError
-from ..core.files import check_target, read_bytes, save_json
+from ..core.files import check_target, read_bytes, save_json, write_atomically
 from ..core.program import report_progress
-from ..core.files import write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
 from .files import read_nbest
-from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, by_groups
+from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of
 from ..text.phonemes import normalise
 from ..text.tables import Table, align_tables, likeliest, read_sentences, read_table
-
-if TYPE_CHECKING:  # checking and scoring import no network
-    from b2t_kit.adapt.adapt import AdaptConfig
 
 # %% ../../nbs/decode/submission.ipynb #f98e13f2
 def submission_order(infos: Iterable[TrialInfo]) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
@@ -157,13 +153,13 @@ def submit(
     out: str | Path,  # the submission to write
     data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
+    source: Callable[..., Any] | None = None,  # how a run gives logits, such as an `AdaptedRun`; None: `RunLogits`
     together: str = "pool",  # how several runs decode together
     **options: Any,  # of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission. Raises `KitError`."
     from b2t_kit.decode.combine import decode_runs
-    from b2t_kit.decode.decode import AdaptedRun, RunLogits, decode_sentences
+    from b2t_kit.decode.decode import RunLogits, decode_sentences
     from b2t_kit.speech.decoder import load_decoder
     from b2t_kit.speech.evaluate import training_recordings
 
@@ -174,9 +170,8 @@ def submit(
         for folder in runs:
             refuse_leak(folder, load_decoder(folder).seen, recordings)
     if isinstance(run, (str, Path)):
-        arguments = (run, data, "test", device)
-        source = AdaptedRun(*arguments, adapt=adapt) if adapt else RunLogits(*arguments)
-        sentences = decode_sentences(source, progress=report_progress, **options)
+        logits = (source or RunLogits)(run, data, "test", device)
+        sentences = decode_sentences(logits, progress=report_progress, **options)
     else:
         sentences = decode_runs(runs, data, "test", together, device=device, **options)
     if sentences.words:

@@ -21,7 +21,7 @@ from ..data.batches import smooth
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..decode.decode import Sentences, decode_run
 from ..decode.files import read_trials
-from ..plan.memory import check_memory
+from ..all import memory_check
 from ..decode.submission import SubmissionCheck, submit
 from .recordings import SimulateConfig, simulate
 from ..speech.evaluate import Evaluation, evaluate_run
@@ -94,7 +94,7 @@ def demo(
     for name, run in zip(("decoder", "linear"), runs or (tiny(), linear())):
         print(f"\ntraining the {name}", flush=True)
         task = open_task(run, out / "data")
-        uninterrupted(train(task, replace(run.train, seed=seed), out / name, check_memory=check_memory))
+        uninterrupted(train(task, replace(run.train, seed=seed), out / name, check_memory=memory_check()))
         task.close()
         evaluations.append(evaluate_run(out / name, out / "data", device=run.train.device))
     write_atomically(out / "training.png", as_png(show_run(out / "decoder", out / "linear"), 72))

@@ -96,7 +96,7 @@ class TrainTomography(_Original):
         check_bounds(self, {"accumulation": (1, 10**6), "hours": (0, 10**5)})
 
     def act(self) -> int:
-        from b2t_kit.plan.memory import check_memory
+        from b2t_kit.all import memory_check
         from b2t_kit.train import train, uninterrupted
 
         option = exactly_one(self, "out", "run")
@@ -113,7 +113,7 @@ class TrainTomography(_Original):
         task.given = given
         # --epochs asked for more already, so another schedule is reported, not refused
         uninterrupted(train(task, replace(config, new_schedule=options.resume), folder, options.resume,
-                            check_memory=check_memory))
+                            check_memory=memory_check()))
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #038f6767
@@ -186,13 +186,13 @@ class TrainCodec(HasSettings):
         return CodecRun(from_dict(CodecTask, task), from_dict(TrainConfig, record.get("train", {})))
 
     def act(self) -> int:
-        from b2t_kit.plan.memory import check_memory
+        from b2t_kit.all import memory_check
         from b2t_kit.tasks.codec import with_codes
         from b2t_kit.train import train, uninterrupted
 
         codes = (fill_from_resume(self) if self.resume else self).codes
         task = self.settings.task if codes is None else with_codes(self.settings.task, codes)
-        uninterrupted(train(task, self.settings.train, self.out, self.resume, check_memory=check_memory))
+        uninterrupted(train(task, self.settings.train, self.out, self.resume, check_memory=memory_check()))
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #abb964ec
