@@ -423,7 +423,7 @@ class FindsSentences(TakesRuns):
     LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "temperature": TEMPERATURE}
     NEEDS = {"combine": "runs", "adapt_copies": "adapt", "adapt_lr": "adapt"}
 
-    def adapted(self) -> Callable[..., "LogitSource"] | None:
+    def adapted(self) -> Callable[..., LogitSource] | None:
         "Return how a run that adapts gives logits; None without --adapt."
         if not self.adapt:
             return None

@@ -250,7 +250,7 @@ SOURCES: dict[str, Source] = {
     "archive": Source(archive, "data.zip", lambda folder: importlib.import_module("b2t_kit.importers.download").unpack_archive(
         folder / "data.zip", folder / "hdf5_data_final", progress=False), "zip", "huge, Unicode, wrong shape"),
     "corpora": Source(text(days_csv="Date,Block number,Corpus\n2023-08-11,1,Switchboard\n2023-08-11,2,Random\n"), "days.csv",
-                      call("output.report:read_description", "days.csv"), free="text"),
+                      call("publish.report:read_description", "days.csv"), free="text"),
     "token": Source(text(token_txt="abcdef0123456789\n"), "token.txt", call("data.download:read_token", "token.txt"), free="text"),
     "doctor's log": Source(text(log_txt=LOG), "log.txt", "doctor --log log.txt", free="text"),
 }

@@ -23,18 +23,24 @@ FAILURES = {"tutorials/failures.md": "en", "tutorials/failures_zh.md": "zh"}
 NOTE = "<!-- Written by tools/readme.py from nbs/{}: edit the notebook. -->"
 FOLDERS = {  # in reading order
     "tutorials": "Tutorials: notebooks to run from top to bottom. They export no code.",
-    "speech": "Speech decoding: the task, its recipes, new recording days, evaluation.",
+    "core": "The ground floor: what every other room stands on.",
+    "text": "Phonemes, sentences, tables and error rates.",
+    "lm": "Language models; they know nothing of recordings.",
+    "lexicon": "How words are pronounced, and the words that a search can find.",
     "data": "From files to batches.",
-    "importers": "Recordings in other layouts, yours among them; the core does without this folder.",
-    "text": "Phonemes, pronunciations and error rates.",
     "models": "What the decoders are made of.",
-    "training": "What the training loop calls.",
-    "decode": "From phoneme logits to sentences.",
-    "live": "Words while somebody speaks.",
-    "output": "Competition files, scores and reports.",
     "devices": "One interface over CPU, CUDA and TPU.",
-    "tpu": "Whether a step fits and how fast it can be, by the TPU compiler, without a TPU.",
-    "tasks": "Other tasks on the same training loop.",
+    "training": "What the training loop calls.",
+    "speech": "Speech decoding: the task, its recipes, training, new recording days, evaluation.",
+    "decode": "From phoneme logits to sentences, and to a submission.",
+    "adapt": "A wing: decoders that change while they decode.",
+    "simulate": "A wing: recordings without a participant, and the demo.",
+    "importers": "A wing: recordings to download, and in other layouts, yours among them.",
+    "live": "A wing: words while somebody speaks.",
+    "rescore": "A wing: large language models.",
+    "publish": "A wing: reports, lists of runs, votes, what others can use, kernels.",
+    "plan": "A wing: whether a step fits and how fast it can be, without the device; and why a run failed.",
+    "tasks": "A wing: other tasks on the same training loop.",
 }
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WINGS = ("importers", "live", "tasks")
+WINGS = ("importers", "live", "tasks")  # left out together; each of `EVERY` may be left out alone
+EVERY = ("adapt", "importers", "live", "plan", "publish", "rescore", "simulate", "tasks")
 PAGES = ("live", "own_recordings")  # tutorials about a wing
 
 

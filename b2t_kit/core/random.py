@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import sys
-import time
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 # %% auto #0
-__all__ = ['fold_seed', 'scramble', 'let_waiting_threads_sleep', 'one_thread_first', 'uniforms', 'normals']
+__all__ = ['fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals']
 
 # %% ../../nbs/core/random.ipynb #daceef65
 def fold_seed(
@@ -53,23 +48,6 @@ def scramble(
     _fold(bits, 16).mul_(0x7FEB352D).bitwise_xor_(salt)
     _fold(bits, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(bits, 16)
-
-# %% ../../nbs/core/random.ipynb #353df0b6
-def let_waiting_threads_sleep() -> None:
-    "Let torch's waiting threads sleep early, at once if other programs want the cores; the user's setting stands."
-    if "torch" in sys.modules or {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
-        return
-    others = []  # threads of other programs that want a core, now and for some milliseconds
-    with suppress(OSError, IndexError, ValueError):  # only Linux says it
-        for _ in range(5):
-            wanted = Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]
-            others.append(int(wanted) - 1)
-            time.sleep(0.002)
-    busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
-    os.environ["GOMP_SPINCOUNT"] = "0" if busy else "1000"
-
-
-let_waiting_threads_sleep()
 
 # %% ../../nbs/core/random.ipynb #97839019
 @cache

@@ -21,11 +21,10 @@ from typing import Literal
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.settings import from_dict
 from ..core.files import load_json
+from ..core.program import wing
+from ..core.settings import from_dict
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_VALUE, Recordings, find_recordings
-from ..simulate.recordings import CALIBRATION, WINDOW, SimulateConfig, labels_of, moments
-from ..simulate.recordings import open_sessions, zscore
 
 # %% ../../nbs/live/sources.ipynb #7fc23cd0
 @dataclass(frozen=True, eq=False)
@@ -118,13 +117,20 @@ class ParticipantSource(LiveSource):
         path = find_recordings(data).parent / "simulation.json"
         if not path.is_file():
             raise KitError(f"{path}: is missing, so these recordings were not simulated; write some with b2t simulate")
-        days = {day.planned[0].session: day for day in open_sessions(from_dict(SimulateConfig, load_json(path)))}
+        simulator = wing("simulate", "recordings")
+        if simulator is None:
+            raise KitError("say: a simulated participant needs the folder b2t_kit/simulate, which is not in this "
+                           "installation")
+        self.simulator = simulator
+        config = from_dict(simulator.SimulateConfig, load_json(path))
+        days = {day.planned[0].session: day for day in simulator.open_sessions(config)}
         self.session = session or list(days)[-1]
         if self.session not in days:
             raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
         self.day, self.pace, self.stays, self.waits = days[self.session], pace, stays, not pace
-        indices = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
-        self.moments = [moments(self.day.raw(index)[0]) for index in indices]
+        first = max(len(self.day) - simulator.WINDOW, -simulator.CALIBRATION)
+        indices = range(first, len(self.day))  # the trials before
+        self.moments = [simulator.moments(self.day.raw(index)[0]) for index in indices]
         self.num_features = len(self.moments[0][0])
         self.sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for sentence in sentences:
@@ -132,7 +138,7 @@ class ParticipantSource(LiveSource):
 
     def say(self, sentence: str) -> None:
         "Say any English sentence after those before it; raise `KitError` if it cannot be pronounced."
-        labels_of(sentence)
+        self.simulator.labels_of(sentence)
         if self.sentences.qsize() >= MOST_WAITING:
             raise KitError(f"say: {MOST_WAITING} sentences are waiting; try again when some were said")
         self.sentences.put(sentence)
@@ -144,7 +150,9 @@ class ParticipantSource(LiveSource):
     def record(self, sentence: str, number: int = 0) -> np.ndarray:  # (T, C) float32, z-scored
         "Return the recording of a sentence; another number is another attempt."
         rng = np.random.default_rng([self.day.config.seed, 10, self.day.day, number])
-        return zscore(self.day.say(labels_of(sentence), rng, len(self.day) + number)[0], self.moments)
+        labels = self.simulator.labels_of(sentence)
+        features = self.day.say(labels, rng, len(self.day) + number)[0]
+        return self.simulator.zscore(features, self.moments)
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         first = number = 0

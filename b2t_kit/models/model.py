@@ -643,7 +643,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
 
 def _is_own(file: Path) -> bool:
     "Return whether a file belongs neither to Python, nor to an installed package, nor to this kit."
-    folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parent)
+    folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parents[1])
     is_installed = {"site-packages", "dist-packages"} & set(file.parts)
     return file.is_file() and not is_installed and not any(file.is_relative_to(folder) for folder in folders)
 

@@ -639,7 +639,8 @@ def check_device(
     "Test a device in a process of its own; one that dies, or waits for ever, is a problem."
     problem = ""
     try:
-        process = subprocess.run(command or [sys.executable, "-m", "b2t_kit.plan.doctor", name], stdin=subprocess.DEVNULL,
+        default = [sys.executable, "-m", "b2t_kit.plan.doctor", name]
+        process = subprocess.run(command or default, stdin=subprocess.DEVNULL,
                                  capture_output=True, timeout=patience)
         output, status = process.stdout, process.returncode
         if status:
