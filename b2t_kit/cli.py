@@ -423,7 +423,7 @@ class FindsSentences(TakesRuns):
     LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "temperature": TEMPERATURE}
     NEEDS = {"combine": "runs", "adapt_copies": "adapt", "adapt_lr": "adapt"}
 
-    def adapted(self) -> Callable[..., LogitSource] | None:
+    def adapted(self) -> "Callable[..., LogitSource] | None":
         "Return how a run that adapts gives logits; None without --adapt."
         if not self.adapt:
             return None
@@ -498,7 +498,7 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
                 tuning = {}
             print(decode_runs(self.runs, self.data, self.split, self.combine, device=self.device, **tuning, **options))
             return
-        source: "LogitSource"
+        source: LogitSource
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt", "split", "device", "model")
             source = LogitsFile(str(self.logits), self.tokens, self.data)
