@@ -5,6 +5,7 @@
     python benchmarks/house.py --draw benchmarks/results/house.png --title "The house"
     python benchmarks/house.py ../old --draw old.png --title "Before"
     python benchmarks/house.py --notebooks                        # cells and outputs, notebook by notebook
+    python benchmarks/house.py --density                          # how dense each folder is, and what the path reaches
 
 A module's floor is one above the highest module that it imports; modules in a circle share one. An import counts
 wherever it stands, also inside a function. Recorded in benchmarks/house.md.
@@ -17,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import textwrap
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import networkx
@@ -84,6 +87,53 @@ def cells(root: Path) -> list[tuple[str, int, list[int], int]]:
         name = path.relative_to(root / "nbs").with_suffix("").as_posix()
         rows.append((name, len(found), lines, sum(bool(cell["outputs"]) for cell in code)))
     return rows
+
+
+PATH = ("train", "speech.train", "speech.evaluate", "speech.recipes", "speech.sentences", "decode.decode", "decode.combine",
+        "decode.submission")  # what takes one from recordings to a submission; the rest follows
+
+
+def density(path: Path) -> dict[str, int]:
+    "What one file holds, by counts that do not depend on how its lines are broken, and by two that do."
+    text = path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text)))
+    documented: set[int] = set()
+    for node in nodes:
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            documented |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    code = [line for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() and not line.strip().startswith("#") and number not in documented]
+    tuples = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+              and isinstance(node.targets[0], ast.Tuple)]
+    return {"files": 1, "lines": len(text.splitlines()), "code": len(code), "nodes": len(nodes), "tuples": len(tuples),
+            "statements": sum(isinstance(node, ast.stmt) for node in nodes),
+            "long": sum(len(line) > 100 for line in code)}
+
+
+def density_table(root: Path) -> Iterator[str]:
+    "A row a folder: files, lines, statements, syntax nodes a code line; tuple assignments and long lines in 1,000."
+    yield "| folder | files | lines | statements | nodes a line | tuple assignments | over 100 characters |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    folders: dict[str, Counter[str]] = {}
+    for path in sorted((root / "b2t_kit").rglob("*.py")):
+        if path.name not in ("_modidx.py", "__init__.py"):
+            folders.setdefault(path.parent.name, Counter()).update(density(path))
+            folders.setdefault("all", Counter()).update(density(path))
+    folders["all"] = folders.pop("all")
+    for name, row in folders.items():
+        per_line = [f"{row['nodes'] / row['code']:.1f}", *(f"{1000 * row[key] / row['code']:.0f}" for key in ("tuples", "long"))]
+        yield f"| `{name}` | {row['files']} | {row['lines']:,} | {row['statements']:,} | {' | '.join(per_line)} |"
+
+
+def reached(root: Path) -> str:
+    "The modules that the path imports, also inside functions."
+    graph = imports(root)
+    names = {f"b2t_kit.{name}" for name in PATH} & set(graph)
+    found = names.union(*(networkx.descendants(graph, name) for name in names))
+    files = [root.joinpath(*name.split(".")).with_suffix(".py") for name in found]
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+    rooms = sorted({room_of(name) for name in found})
+    return f"the path: {len(found)} modules, {lines:,} lines, in {', '.join(rooms)}"
 
 
 def import_cost(root: Path, task: str) -> tuple[float, list[str]]:
@@ -229,8 +279,11 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, metavar="PNG", help="draw who imports whom")
     parser.add_argument("--title", default="Who imports whom", help="of the drawing")
     parser.add_argument("--notebooks", action="store_true", help="cells and outputs of each notebook")
+    parser.add_argument("--density", action="store_true", help="how dense each folder is, and what the path reaches")
     options = parser.parse_args()
-    if options.draw:
+    if options.density:
+        print(*density_table(options.root), "", reached(options.root), sep="\n")
+    elif options.draw:
         draw(imports(options.root), options.draw, options.title)
     elif options.notebooks:
         print("| notebook | cells | code | lines, median and most | with output |\n|---|---|---|---|---|")

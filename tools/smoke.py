@@ -30,7 +30,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "decoding words": "LABELS --sentences 6 --tune-on 4 --beam 20",
     "eit": "lines",
     "gpu": "steps --device cpu --only tiny --count 3; curves",
-    "house": "; --notebooks",
+    "house": "; --notebooks; --density",
     "labels": "DATA OUT.csv",
     "live": "calm --out OUT --trials 2",
     "plan": "--table",
