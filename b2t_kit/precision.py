@@ -54,15 +54,20 @@ def resolve_precision(
     version = ".".join(map(str, capability or ()))
     if requested != "auto":
         slow = requested == "bfloat16" and not has_bfloat16 and device_type not in ("xla", "tpu")
-        compute, reason = requested, "as requested" + ("; expect it to be slow here" if slow else "")
+        compute = requested
+        reason = "as requested" + ("; expect it to be slow here" if slow else "")
     elif device_type == "cpu":
-        compute, reason = "float32", "fast and exact on a CPU"
+        compute = "float32"
+        reason = "fast and exact on a CPU"
     elif not is_gpu:
-        compute, reason = "bfloat16", "a TPU's matrix unit multiplies bfloat16"
+        compute = "bfloat16"
+        reason = "a TPU's matrix unit multiplies bfloat16"
     elif has_bfloat16:
-        compute, reason = "bfloat16", f"compute capability {version} has bfloat16 units"
+        compute = "bfloat16"
+        reason = f"compute capability {version} has bfloat16 units"
     else:
-        compute, reason = "float16", f"compute capability {version} is below 8.0: no bfloat16 units"
+        compute = "float16"
+        reason = f"compute capability {version} is below 8.0: no bfloat16 units"
     return Precision(compute, scaler=compute == "float16", reason=reason)
 
 # %% ../nbs/03_precision.ipynb #ad4a2319
@@ -216,7 +221,8 @@ def unchanged(
     "Run a hook inside this block, then restore training modes; a changed model raises `KitError`."
     modes = [(module, module.training) for module in model.modules()]
     parameters = dict(model.named_parameters())
-    before, sums = tensor_fingerprint(model), checksum(model)
+    before = tensor_fingerprint(model)
+    sums = checksum(model)
     old_settings = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         yield

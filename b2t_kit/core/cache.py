@@ -26,7 +26,8 @@ __all__ = ['MEMO', 'REMEMBERED', 'file_mark', 'plain', 'content_hash', 'file_sta
 # %% ../../nbs/core/cache.ipynb #3a0467d1
 def file_mark(path: Path) -> dict[str, Any]:  # "bytes" and "sha256"
     "Return the size and SHA-256 of a file."
-    size, digest = regular_file(path).stat().st_size, hashlib.sha256()
+    size = regular_file(path).stat().st_size
+    digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         blocks = iter(lambda: file.read(1 << 20), b"")
         for block in track_progress(blocks, size, f"reading {path.name}", "B", lambda block: file.tell()):
@@ -65,7 +66,8 @@ class HashCache:
 
     def __init__(self, memo: str | Path | None = None) -> None:
         "A missing or damaged file costs no more than time."
-        self.memo, self.kept = None if memo is None else Path(memo), dict[str, Any]()
+        self.memo = None if memo is None else Path(memo)
+        self.kept = dict[str, Any]()
         with suppress(KitError):
             content = load_json(self.memo) if self.memo is not None and self.memo.exists() else {}
             self.kept = content if isinstance(content, dict) else {}
@@ -98,7 +100,8 @@ def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | 
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
         return make()
-    memory, state = HashCache(memo), file_state(path)
+    memory = HashCache(memo)
+    state = file_state(path)
     hashes = memory.known(path, state)
     if what not in hashes:
         hashes[what] = make()
@@ -181,5 +184,6 @@ def cache_file(
 # %% ../../nbs/core/cache.ipynb #dbf82d89
 def differing(key: Mapping[str, Any], other: Any) -> list[str]:
     "Return the names of the parts, in order, in which a key differs from another, or from a stored one."
-    ours, theirs = plain(key), other if isinstance(other, dict) else {}
+    ours = plain(key)
+    theirs = other if isinstance(other, dict) else {}
     return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]

@@ -82,7 +82,10 @@ def _value_text(value: Any) -> str:
 def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
     """Return a text for each part that machine code of a function is made from, and the compiled functions it calls;
     raise `TypeError` if a part has none."""
-    texts, called, queue, seen = list[str](), list[Dispatcher](), [function], set[int]()
+    texts = list[str]()
+    called = list[Dispatcher]()
+    queue = [function]
+    seen = set[int]()
     while queue:
         part = queue.pop()
         python = getattr(part, "py_func", part)

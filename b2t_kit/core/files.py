@@ -234,7 +234,8 @@ def known_mistake(path: Path) -> str:
         return "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, save_pretrained)" * adapter
     damaged = OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError  # their readers say how
     with suppress(*damaged), open(path, "rb") as file:
-        size, head = path.stat().st_size, file.read(8)
+        size = path.stat().st_size
+        head = file.read(8)
         if head == b"version " and b"git-lfs" in file.read(100):
             return f"is a pointer of Git LFS, {size} bytes, and not the file itself; run `git lfs pull`"
         damage = ""
@@ -349,7 +350,8 @@ def as_png(figure: Figure, dpi: float | None = None) -> bytes:  # of matplotlib;
     from matplotlib import pyplot
     from PIL import Image  # Pillow comes with matplotlib
 
-    large, small = io.BytesIO(), io.BytesIO()
+    large = io.BytesIO()
+    small = io.BytesIO()
     figure.savefig(large, format="png", dpi=dpi or "figure")
     Image.open(large).convert("RGB").quantize(128).save(small, format="png", optimize=True)
     pyplot.close(figure)
@@ -404,7 +406,9 @@ class Platform:
 # %% ../../nbs/core/files.ipynb #4881c4a4
 def platform(environment: Mapping[str, str] = os.environ) -> Platform:
     "Return Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
-    folder, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
+    folder = Path.cwd()
+    kaggle = Path("/kaggle")
+    content = Path("/content")
     if environment.get("KAGGLE_KERNEL_RUN_TYPE"):
         inputs = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
         return Platform("kaggle", inputs, kaggle / "working", kaggle / "temp")

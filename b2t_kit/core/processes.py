@@ -69,7 +69,8 @@ def _open_meeting(serves: bool, seconds: float) -> Any:
     "Return the key-value store of this start of the processes, which one of them serves, or the launcher."
     import torch.distributed as dist
 
-    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", int(os.environ["MASTER_PORT"])
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = int(os.environ["MASTER_PORT"])
     server = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=seconds))
     return dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
 
@@ -89,8 +90,10 @@ def join(
         end_with_parent()
     if backend == "gloo":
         _choose_interface(place)
-    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", os.environ.get("MASTER_PORT") or "not set"
-    process, period = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = os.environ.get("MASTER_PORT") or "not set"
+    process = f"process {place.rank} of {place.world}"
+    period = f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
         raise KitError(f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch")
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -105,7 +108,8 @@ def join(
         keeper = "the launcher" if kept_by_launcher else "process 0"
         raise KitError(f"{process}: {keeper} did not answer at {host}:{port} {period}") from error
     _MEETING[:], store = [meeting], dist.PrefixStore(purpose, meeting)
-    missing, deadline = list(range(place.world)), time.monotonic() + timeout
+    missing = list(range(place.world))
+    deadline = time.monotonic() + timeout
     try:
         store.set(f"joined/{place.rank}", "yes")
         while missing and time.monotonic() < deadline:
@@ -136,7 +140,8 @@ def _choose_interface(place: Rank) -> None:
 
     Debian's /etc/hosts says so, and gloo would offer the others an address that leads back to themselves. Raises
     `KitError` if the network cannot be told."""
-    host, addresses = os.environ.get("MASTER_ADDR") or "127.0.0.1", dict[str, str]()
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    addresses = dict[str, str]()
     with suppress(OSError):
         addresses = {name: socket.gethostbyname(name) for name in (socket.gethostname(), host)}
     own = addresses.get(socket.gethostname(), "")

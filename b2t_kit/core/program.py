@@ -31,7 +31,10 @@ __all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY'
            'duration', 'track_progress', 'run_program', 'environment_with', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/program.ipynb #300754d0
-SUCCESS, FAULTS, ERROR, UNRECOGNISED = 0, 1, 2, 3
+SUCCESS = 0
+FAULTS = 1
+ERROR = 2
+UNRECOGNISED = 3
 STATUSES = {
     SUCCESS: "done",
     FAULTS: "a check found faults, a configuration does not fit, or a seed of several died",
@@ -76,16 +79,19 @@ def track_progress(
     "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
     from tqdm import tqdm
 
-    last_report, first = time.monotonic(), (0, 0.0)  # how much was done when the first item came, and when that was
+    last_report = time.monotonic()
+    first = (0, 0.0)  # how much was done when the first item came, and when that was
     with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
               disable=not sys.stderr.isatty()) as bar:
         for number, item in enumerate(items):
-            done, now = number if place is None else place(item), time.monotonic()
+            done = number if place is None else place(item)
+            now = time.monotonic()
             bar.update(done - bar.n)
             first = first if number else (done, now)  # what is compiled or read before it is paid once
             if bar.disable and 0 < done < total and now - last_report >= LOG_EVERY:
                 seconds = (now - first[1]) * (total - done) / max(done - first[0], 1)
-                last_report, estimate = now, f", about {duration(seconds)} left" if number >= _TOLD_FROM else ""
+                last_report = now
+                estimate = f", about {duration(seconds)} left" if number >= _TOLD_FROM else ""
                 report_progress(f"{what}: {done / total:.0%}{estimate}")
             yield item
 
@@ -99,7 +105,8 @@ _FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
 def _loses_exceptions(frame: types.FrameType | None) -> bool:
     "Return whether an exception would not reach `run_program`, or would leave half a folder, a mode or a lock."
     while frame is not None and frame.f_code is not run_program.__code__:
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        file = frame.f_code.co_filename
+        name = frame.f_code.co_name
         if file.startswith("<frozen importlib") or file == weakref.__file__ or file.endswith("/torch/_compile.py"):
             return True
         if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
@@ -236,12 +243,14 @@ def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total a
     import psutil
 
     machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
+    total = machine.total
+    available = machine.available
     with suppress(OSError, ValueError):  # no container, or one without a limit
         limit = int((folder / "memory.max").read_text())
         cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", 0)
         used = int((folder / "memory.current").read_text()) - int(cached)
-        total, available = min(total, limit), min(available, limit - used)
+        total = min(total, limit)
+        available = min(available, limit - used)
     return total, max(available, 0)
 
 # %% ../../nbs/core/program.ipynb #0406de7e

@@ -50,7 +50,8 @@ def converted(
 ) -> Any:
     "Return `value` as a field's type: lists become tuples, 3 is a float, 3.5 is not an int. Raises `KitError`."
     for kind in kinds_of(annotation):
-        origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        origin = typing.get_origin(kind)
+        parts = typing.get_args(kind)
         if value is None and kind is types.NoneType or origin is typing.Literal and value in parts:
             return value
         if hasattr(kind, "from_record") and isinstance(value, dict):  # it says itself what it was recorded as
@@ -75,7 +76,8 @@ def from_dict(config_class: type, values: dict[str, Any], prefix: str = "") -> A
     "Build a configuration; an unknown key or a wrong type raises `KitError` naming it."
     if not isinstance(values, dict):
         raise KitError(f"{prefix or 'the content'} should be names and values in braces")
-    hints, names = typing.get_type_hints(config_class), [item.name for item in fields(config_class)]
+    hints = typing.get_type_hints(config_class)
+    names = [item.name for item in fields(config_class)]
     dotted = {name: f"{prefix}.{name}" if prefix else name for name in values}
     for name in values:
         if name not in names:
@@ -88,7 +90,8 @@ def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     settings: dict[str, tuple[Any, Any]] = {}
     hints = typing.get_type_hints(type(config))
     for item in fields(config):
-        name, value = prefix + item.name, getattr(config, item.name)
+        name = prefix + item.name
+        value = getattr(config, item.name)
         settings |= leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
     return settings
 
@@ -98,7 +101,8 @@ def override(
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
 ) -> Any:
     "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
-    settings, changes = leaves(config), dict[str, Any]()
+    settings = leaves(config)
+    changes = dict[str, Any]()
     for name, value in values.items():
         matches = [name] if name in settings else [one for one in settings if one.endswith(f".{name}")]
         if len(matches) != 1:

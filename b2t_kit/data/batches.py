@@ -80,10 +80,12 @@ def choose_buckets(
     saving: float = 0.01,  # share of all bins that another bucket must save
 ) -> list[Bucket]:  # ascending; the last one holds the longest trial
     "Return the buckets with the fewest padded bins."
-    num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
+    num_bins = np.asarray(num_bins)
+    num_labels = np.asarray(num_labels)
     rounded = patch + -((patch - num_bins) // stride) * stride  # (n,)
     lengths, counts = np.unique(np.maximum(rounded, patch), return_counts=True)
-    limit, cumulative = min(max_buckets, len(lengths)), np.concatenate([[0], np.cumsum(counts)])
+    limit = min(max_buckets, len(lengths))
+    cumulative = np.concatenate([[0], np.cumsum(counts)])
     best = np.full((limit + 1, len(lengths) + 1), np.inf)  # padded bins of the first j lengths in k buckets
     start = np.zeros(best.shape, np.int64)  # where the last of these buckets starts
     best[0, 0] = 0
@@ -97,7 +99,8 @@ def choose_buckets(
     for candidate in range(2, limit + 1):
         if best[candidate, -1] <= best[num_buckets, -1] * (1 - saving) ** (candidate - num_buckets):
             num_buckets = candidate
-    j, ends = len(lengths), list[int]()
+    j = len(lengths)
+    ends = list[int]()
     for k in range(num_buckets, 0, -1):
         ends.insert(0, int(lengths[j - 1]))
         j = start[k, j]
@@ -153,7 +156,8 @@ class Sampler:
         day_balance: float = 0.0,  # 0: all trials equally often, 1: all days equally often
         seed: int = 0,  # seed of the run
     ) -> None:
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size = batch_size
+        self.seed = seed
         self.cells = [[np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
                       for k in range(bucket.max() + 1)]
         sizes = np.array([[len(cell) for cell in cells] for cells in self.cells]).T
@@ -167,7 +171,9 @@ class Sampler:
         generator = np.random.default_rng(fold_seed(self.seed, "epoch", number))
         entries = []
         for k, cells in enumerate(self.cells):
-            trials, uses, places = [], [], []
+            trials = []
+            uses = []
+            places = []
             for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):  # a day's draws
                 rounds = -(-int(count) // max(len(cell), 1))
                 order = [generator.permutation(cell) for _ in range(rounds)]
@@ -175,7 +181,8 @@ class Sampler:
                 uses.append(np.repeat(np.arange(rounds), len(cell))[:count])
                 places.append((np.arange(count) + generator.random()) / max(count, 1))
             mixed = np.argsort(np.concatenate(places), kind="stable")  # all days evenly
-            drawn, before = np.concatenate(trials).astype(np.int64)[mixed], np.concatenate(uses)[mixed]
+            drawn = np.concatenate(trials).astype(np.int64)[mixed]
+            before = np.concatenate(uses)[mixed]
             ends = np.round(np.linspace(0, len(drawn), self.steps[k] + 1)).astype(int)
             offset = generator.random()
             for index, (start, end) in enumerate(zip(ends[:-1], ends[1:])):
@@ -203,8 +210,10 @@ class TrialCache:
     ) -> None:
         if precision not in ("float32", "float16", "none"):
             raise KitError(f"cache '{precision}' is unknown; there are float32, float16 and none")
-        self.recordings, self.precision = recordings, precision
-        self.reads, self.full = 0, precision == "none"
+        self.recordings = recordings
+        self.precision = precision
+        self.reads = 0
+        self.full = precision == "none"
         self._trials: dict[int, np.ndarray] = dict(recordings.mapped.get(precision, {}))
 
     def __len__(self) -> int:
@@ -252,11 +261,13 @@ def map_trials(
     shapes = [(info.num_bins, info.signal.num_features) for info in recordings.infos]
     digests = trial_digests(recordings, folder / "fingerprint.json")
     key = {"precision": precision, "trials": content_hash([shapes, digests])}
-    ends, dtype = np.cumsum([math.prod(shape) for shape in shapes]), np.dtype(precision)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    dtype = np.dtype(precision)
     count = int(ends[-1])
 
     def write(path: Path) -> None:
-        needed, free = count * dtype.itemsize, free_bytes(path.parent)
+        needed = count * dtype.itemsize
+        free = free_bytes(path.parent)
         if needed > free:
             raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)};"
                            " name another folder with --cache-dir, or choose --cache float16")
@@ -345,8 +356,12 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
         num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
-        self.recordings, self.config, self.frames = recordings, config, frames
-        self.buckets, self.rows, self.pin = buckets, rows, pin
+        self.recordings = recordings
+        self.config = config
+        self.frames = frames
+        self.buckets = buckets
+        self.rows = rows
+        self.pin = pin
         self.widths = [info.signal.num_features for info in recordings.infos]
         self.num_features = num_features or max(self.widths)
         if max(self.widths) > self.num_features:
@@ -383,24 +398,31 @@ class Assembler:
         array[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
-        one, zeros = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
+        one = torch.ones(self.rows, dtype=torch.int32)
+        zeros = torch.zeros(self.rows, dtype=torch.int64)
         batch = Batch(features, one * self.frames.patch, one.clone(), labels, one * min(1, bucket.labels), day=one * 0,
                       weight=torch.zeros(self.rows), noise_key=zeros, trial=zeros - 1, step_key=zeros + step_key,
                       step_rows=step_rows)
         if min(self.widths) < self.num_features:
             batch.width = one * self.num_features
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
-            info, ids = self.recordings.infos[trial], self.labels(trial)
+            info = self.recordings.infos[trial]
+            ids = self.labels(trial)
             length = info.num_bins - cut
             self.cache.copy(trial, array[row, :length, :self.widths[trial]], cut)
-            array[row, length:], array[row, :length, self.widths[trial]:] = 0, 0
+            array[row, length:] = 0
+            array[row, :length, self.widths[trial]:] = 0
             if batch.width is not None:
                 batch.width[row] = self.widths[trial]
-            batch.num_bins[row], batch.num_patches[row] = length, self.frames.of(length)
+            batch.num_bins[row] = length
+            batch.num_patches[row] = self.frames.of(length)
             labels[row, :1] = 0
             labels[row, :len(ids)] = torch.from_numpy(ids)
-            batch.num_labels[row], batch.day[row], batch.weight[row] = len(ids), info.day, 1
-            batch.noise_key[row], batch.trial[row] = noise_key, trial
+            batch.num_labels[row] = len(ids)
+            batch.day[row] = info.day
+            batch.weight[row] = 1
+            batch.noise_key[row] = noise_key
+            batch.trial[row] = trial
         return batch
 
     def _memory(self, bins: int) -> torch.Tensor:  # (B, T, C) float32, contents undefined
@@ -466,8 +488,12 @@ class TrainBatches:
         frames: Frames = Frames(),  # of the model
         num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
-        self.recordings, self.config, self.seed = recordings, config, seed
-        self.rank, self.world, self.accumulation = rank, world, accumulation
+        self.recordings = recordings
+        self.config = config
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.accumulation = accumulation
         self.trials = trainable(recordings, config, frames)
         infos = [recordings.infos[index] for index in self.trials]
         bins = np.array([info.num_bins for info in infos])
@@ -479,7 +505,8 @@ class TrainBatches:
         self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
         rows = rows_per_batch(config.batch_size, world * accumulation, multiple)
         self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
-        size, free = self.assembler.largest * accumulation * (config.prefetch + 1), memory()[1]
+        size = self.assembler.largest * accumulation * (config.prefetch + 1)
+        free = memory()[1]
         if size > free:
             raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(size)} "
                            f"of the host's memory, of which {gib(free)} are free; lower --batch-size or --prefetch")
@@ -510,13 +537,15 @@ class TrainBatches:
         trials = self.trials[step.trials]
         keys = [fold_seed(self.seed, "noise", step.epoch, int(trial), int(use))
                 for trial, use in zip(trials, step.uses)]
-        cuts, frames = [0] * len(trials), self.assembler.frames
+        cuts = [0] * len(trials)
+        frames = self.assembler.frames
         for row, (trial, key) in enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ():
             needed = max(1, needed_patches(self.assembler.labels(trial)))  # frames, so that CTC can produce the labels
             shortest = (1 if frames.partial else frames.patch) + (needed - 1) * frames.stride
             spare = self.recordings.infos[trial].num_bins - shortest
             cuts[row] = min(fold_seed(key, "cut") % self.config.cut, spare)
-        parts, first = self.world * self.accumulation, self.rank * self.accumulation
+        parts = self.world * self.accumulation
+        first = self.rank * self.accumulation
         return [self.assembler.batch(self.buckets[step.bucket], trials[index::parts], keys[index::parts],
                                      cuts[index::parts], len(trials), step_key=fold_seed(keys[0], "step"))
                 for index in range(first, first + self.accumulation)]
@@ -561,7 +590,10 @@ class EvalBatches:
         multiple: int = 1,  # devices of this process that share a batch
         frames: Frames = Frames(),  # of the model
     ) -> None:
-        self.recordings, self.config, self.rank, self.world = recordings, config, rank, world
+        self.recordings = recordings
+        self.config = config
+        self.rank = rank
+        self.world = world
         bins = np.array([info.num_bins for info in recordings.infos])
         labels = np.array([info.num_labels for info in recordings.infos])
         check_lengths(recordings, frames.patch)
@@ -576,7 +608,8 @@ class EvalBatches:
         return [self.assembler.empty(bucket, self.config.batch_size) for bucket in reversed(self.buckets)]
 
     def _steps(self) -> list[Step]:
-        size, steps = self.config.batch_size, []
+        size = self.config.batch_size
+        steps = []
         for k in range(len(self.buckets)):
             trials = np.flatnonzero(self._bucket == k)
             for start in range(0, len(trials), size):

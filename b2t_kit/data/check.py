@@ -95,7 +95,8 @@ class Moments:
     "Bins, and the sums of the first three powers of each column."
 
     def __init__(self, columns: int) -> None:
-        self.bins, self.sums = 0, np.zeros((3, columns))
+        self.bins = 0
+        self.sums = np.zeros((3, columns))
 
     def add(self, rows: np.ndarray) -> None:  # (T, C)
         rows = rows.astype(np.float64)
@@ -127,7 +128,10 @@ class Looks:
         names: Sequence[str] = PHONEMES,  # of the labels
         sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
     ) -> None:
-        self.columns, self.groups, self.names, self.sounds = columns, groups, names, sounds
+        self.columns = columns
+        self.groups = groups
+        self.names = names
+        self.sounds = sounds
         self.trials: list[str] = []
         self.times: list[np.ndarray] = []  # from `time_look`
         self.still: list[np.ndarray] = []  # (C,) bool of each trial: columns that do not change
@@ -235,7 +239,8 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
         rest = sum((other for name, other in day.blocks.items() if name != block), Moments(day.columns))
         if min(moments.bins, rest.bins) < 500:
             continue
-        (mean, spread, skewness), (usual_mean, usual_spread, usual_skewness) = moments.values, rest.values
+        mean, spread, skewness = moments.values
+        usual_mean, usual_spread, usual_skewness = rest.values
         both = (spread > 0) & (usual_spread > 0)
         if both.sum() < 4:
             continue

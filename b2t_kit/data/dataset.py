@@ -49,7 +49,9 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figu
 # %% ../../nbs/01_dataset.ipynb #400c1d32
 ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in column order
 FEATURE_KINDS = ("threshold crossings", "spike-band power")  # 256 columns each
-AS_PUBLISHED, UNCONFIRMED = "as published", "unconfirmed"  # the order of columns: stated by a source, or by none
+# the order of columns: stated by a source, or by none
+AS_PUBLISHED = "as published"
+UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,13 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     "Heat maps of the kinds of features, and the mean over each array; `limit` standard deviations end the colours."
     import matplotlib.pyplot as plt
 
-    kinds, arrays = trial.signal.kinds, trial.signal.places
+    kinds = trial.signal.kinds
+    arrays = trial.signal.places
     parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)  # (kind, T, channel)
     means = parts.reshape(*parts.shape[:2], len(arrays), -1).mean(-1)  # (kind, T, array)
-    seconds, channels, span = parts.shape[1] * BIN_SECONDS, parts.shape[2], 1.05 * np.abs(means).max() + 1e-6
+    seconds = parts.shape[1] * BIN_SECONDS
+    channels = parts.shape[2]
+    span = 1.05 * np.abs(means).max() + 1e-6
     borders = np.linspace(0, channels, len(arrays) + 1)
     figure, axes = plt.subplots(2, len(kinds), figsize=(9, 4.6), dpi=72, height_ratios=(2.6, 1), sharex=True,
                                 sharey="row", layout="constrained", squeeze=False)
@@ -136,7 +141,8 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     figure.legend(lines, arrays, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
     title = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is not None:
-        names, phonemes = trial.signal.label_names, trial.signal.labels == T15.labels
+        names = trial.signal.label_names
+        phonemes = trial.signal.labels == T15.labels
         text = show(trial.labels) if phonemes else "".join(names[label] for label in trial.labels)
         title += f": {trial.sentence}\n{text if len(text) <= 78 else text[:74] + ' ...'}"
     figure.suptitle(title, fontsize=9)
@@ -162,7 +168,10 @@ class Fault(KitError):
         text = ": ".join(filter(None, (str(file), "/".join(filter(None, (group, field))), message)))
         super().__init__("".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode()
                                  for letter in text))
-        self.file, self.group, self.field, self.message = Path(file), group, field, message
+        self.file = Path(file)
+        self.group = group
+        self.field = field
+        self.message = message
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -377,7 +386,8 @@ class TrialInfo:
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
     "Return a trial's index entry, from its attributes; raise `Fault` if one of them is wrong."
-    path, session = Path(group.file.filename), read_attribute(group, "session", str)
+    path = Path(group.file.filename)
+    session = read_attribute(group, "session", str)
     if session != path.parent.name:
         raise Fault(path, group.name.strip("/"), "session", f"is '{session}', but the folder is '{path.parent.name}'")
     return TrialInfo(
@@ -398,7 +408,8 @@ def read_features(
     info: TrialInfo,  # a trial of the file
 ) -> np.ndarray:  # (T, C) float32
     "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
-    shape, name = (info.num_bins, info.signal.num_features), "input_features"
+    shape = (info.num_bins, info.signal.num_features)
+    name = "input_features"
     with reading(info.file, info.group, name):
         data = open_dataset(open_trial(file, info.group), name, "f", shape)
         if data.dtype != np.float32:  # h5py would convert it, at a loss or not
@@ -419,7 +430,8 @@ def check_features(features: np.ndarray) -> None:
             return
     positions = np.argwhere(~(np.abs(features) <= MAX_VALUE))
     if len(positions):
-        value, (row, column) = features[tuple(positions[0])], positions[0]
+        value = features[tuple(positions[0])]
+        row, column = positions[0]
         suffix = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
         raise KitError(f"{value:g} at bin {row}, feature {column}{suffix}")
     if not features.any():
@@ -429,7 +441,8 @@ def check_features(features: np.ndarray) -> None:
 def read_labels(file: h5py.File, info: TrialInfo) -> np.ndarray:  # (L,) int64
     "Read a trial's label ids; raise `Fault` if one is not among the classes."
     with reading(info.file, info.group, "seq_class_ids"):
-        group, num_labels = open_trial(file, info.group), info.signal.num_labels
+        group = open_trial(file, info.group)
+        num_labels = info.signal.num_labels
         ids = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
         labels = ids[:info.num_labels]
         if len(labels) < info.num_labels:
@@ -485,7 +498,8 @@ def find_recordings(
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
     "Find the recordings; raise `NoRecordings` if there are none, `KitError` if several."
-    starts, context = [Path(path or ".")], f"{path}: "
+    starts = [Path(path or ".")]
+    context = f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
         trees = [(root, sorted(root.glob("*/*" if root.name == "datasets" else "*"))) for root in roots]
@@ -525,7 +539,8 @@ def index_file(
         yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - expected)}")
     for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
         try:
-            info, location = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
+            info = read_info(open_trial(file, name), day, labelled, signal)
+            location = f"{path.name} {name}"
             if (duplicate := locations.setdefault((info.block, info.number), location)) != location:
                 raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {duplicate}")
             yield info
@@ -545,7 +560,8 @@ class Recordings(AbstractContextManager):
         "Raise `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
         folders: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
-        self.folders, self.split = [find_recordings(one) for one in folders or [None]], split
+        self.folders = [find_recordings(one) for one in folders or [None]]
+        self.split = split
         self.folder = self.folders[0]
         self.infos: list[TrialInfo] = []
         self.signals: dict[Path, Signal] = {}  # folder -> what its features are
@@ -620,7 +636,8 @@ def show_sessions(recordings: Recordings) -> "Figure":
     "Per session: the number of trials, their lengths, and their bins per label."
     import matplotlib.pyplot as plt
 
-    infos, rows = recordings.infos, [("length (s)", [info.num_bins * BIN_SECONDS for info in recordings.infos])]
+    infos = recordings.infos
+    rows = [("length (s)", [info.num_bins * BIN_SECONDS for info in recordings.infos])]
     if recordings.split != "test":
         rows.append(("bins per label", [info.num_bins / max(info.num_labels, 1) for info in infos]))
     names, day = np.unique([info.session for info in infos], return_inverse=True)
@@ -672,7 +689,8 @@ class RunningNorm:
 
     def __init__(self, channels: int) -> None:
         self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
-        self.mean, self.variance = np.zeros(channels), np.ones(channels)
+        self.mean = np.zeros(channels)
+        self.variance = np.ones(channels)
 
     def block(self) -> None:
         "Begin a block: it starts from the statistics of the block before, and soon outweighs them."
@@ -695,7 +713,8 @@ def trial_digests(
     memo: str | Path | None = None,  # as for `HashCache`
 ) -> list[str]:  # 32 hexadecimal digits each
     "Return a hash of each trial's features and labels; reads only files that changed since their hashes were kept."
-    cache, infos = HashCache(memo), recordings.infos
+    cache = HashCache(memo)
+    infos = recordings.infos
     states = {info.file: recordings.file_state(info.file) for info in infos}
     digests = {path: cache.known(path, state) for path, state in states.items()}
     missing = [index for index, info in enumerate(infos) if info.group not in digests[info.file]]
@@ -721,7 +740,8 @@ def data_fingerprint(
     memo: str | Path | None = None,  # as for `HashCache`
 ) -> dict[str, Any]:  # plain values
     "Counts, and by session a hash of the trials' places, sentences, features and labels."
-    infos, days = recordings.infos, dict[str, list[Any]]()
+    infos = recordings.infos
+    days = dict[str, list[Any]]()
     for info, digest in zip(infos, trial_digests(recordings, memo)):
         line = [info.block, info.number, info.num_bins, info.num_labels, info.sentence, digest]
         days.setdefault(info.session, [to_dict(info.signal)]).append(line)
@@ -742,12 +762,16 @@ class DayStatistics:
         signal: Signal = T15,
         sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, as for `Looks`
     ) -> None:
-        columns, self.signal = signal.num_features, signal
+        columns = signal.num_features
+        self.signal = signal
         self.looks = Looks(columns, len(signal.kinds) * len(signal.places), signal.label_names, sounds)
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
-        self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
-        self.short, self.min_span = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
+        self.bins = 0
+        self.repeated = 0  # repeated: bins that are as the bin before
+        self.least = math.inf
+        self.short = 0  # trials too short for `tiny`
+        self.min_span = MAX_BINS  # fewest bins for a frame that CTC needs
         self.total, self.squares, self.largest = np.zeros((3, columns))
         self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
         self.largest_trial = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
@@ -803,9 +827,11 @@ class DayStatistics:
             yield "dead", f"{spelled(self.dead)} never change"
         if self.bins >= 2000 and rare.any():
             yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
-        scored, alive = self.signal.scale.startswith("z-score"), ~self.dead if not self.dead.all() else self.dead
+        scored = self.signal.scale.startswith("z-score")
+        alive = ~self.dead if not self.dead.all() else self.dead
         means, spreads = self.moments
-        mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
+        mean = float(np.median(means[alive]))
+        spread = float(np.median(spreads[alive]))
         distance = float(np.median(np.abs(means[alive] - usual_mean)))
         outliers = (self.largest > 20) & (self.changes > self.bins / 10)
         shift = abs(float(np.median(means[alive] - usual_mean)))
@@ -863,7 +889,8 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
         if len(set(texts.values())) > 1 and "columns (" in texts[first]:
             differ = " (the columns differ from day to day)"
         lines.append(f"{first}{alike}: {texts[first]}{differ}")
-    short, limit = sum(day.short for day in days.values()), min((day.min_span for day in days.values()), default=0)
+    short = sum(day.short for day in days.values())
+    limit = min((day.min_span for day in days.values()), default=0)
     patch = limit // 4 * 4 or limit
     remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
     if short:
@@ -930,10 +957,12 @@ def check_folder(
     sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
 ) -> Iterator[Fault]:
     "Yield all faults of a folder, in the order of sessions, splits and trials, as they are found."
-    root, days = find_recordings(folder), {} if days is None else days
+    root = find_recordings(folder)
+    days = {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    signals, hashes = dict[Path, Signal](), dict[bytes, str]()
+    signals = dict[Path, Signal]()
+    hashes = dict[bytes, str]()
     for session in track_progress(sessions, len(sessions), "validate", "session") if progress else sessions:
         seen: dict[tuple[int, int], str] = {}
         paths = [session / f"data_{split}.hdf5" for split in SPLITS]
@@ -956,7 +985,8 @@ def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, has
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
-    day, labelled = days.setdefault(path.parent.name, DayStatistics(signal, sounds)), path.name != "data_test.hdf5"
+    day = days.setdefault(path.parent.name, DayStatistics(signal, sounds))
+    labelled = path.name != "data_test.hdf5"
     for info in index_file(file, 0, labelled, signal, locations):
         if isinstance(info, Fault):
             yield info
@@ -978,7 +1008,8 @@ def fault_lines(
     hidden = Counter[tuple[str, str]]()
     first = dict[tuple[str, str], Fault]()
     for file, group in groupby(faults, key=lambda fault: fault.file):
-        here, shown = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        here = Counter[tuple[str, str]]()
+        shown = Counter[tuple[str, str]]()
         for fault in group:
             counts[fault.kind] += 1
             here[fault.kind] += 1
@@ -1005,7 +1036,8 @@ def check_days(
         day = days[session] = DayStatistics(recordings.infos[members[0]].signal, sounds)
         for position in sorted({round(point) for point in np.linspace(0, len(members) - 1, 8)}):
             info = recordings.infos[members[position]]
-            features, labels = recordings.features(members[position]), recordings.labels(members[position])
+            features = recordings.features(members[position])
+            labels = recordings.labels(members[position])
             day.add(features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block)
     warnings = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):

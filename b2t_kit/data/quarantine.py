@@ -64,9 +64,11 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
     "Return every date of this century that the numbers of a text can mean, in any order, with any marks between."
     text = re.sub(rf"(?<![a-z])({'|'.join(MONTHS)})[a-z]*", lambda name: f".{MONTHS.index(name[1]) + 1}.", text)
     text = re.sub(r"(?<![a-z])[ymd](?=\d)|(?<=\d)([ymd年月日]|st|nd|rd|th)(?![a-z])", ".", text)
-    numbers, parts = list(re.finditer(r"\d+", text)), list[tuple[str, ...]]()
+    numbers = list(re.finditer(r"\d+", text))
+    parts = list[tuple[str, ...]]()
     for index, number in enumerate(numbers):
-        token, width = number[0], 2 if len(number[0]) in (6, 12) else 4
+        token = number[0]
+        width = 2 if len(number[0]) in (6, 12) else 4
         if len(token) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
             parts.append((token[:width], token[width:width + 2], token[width + 2:width + 4]))
             parts += [(token[4:4 + width], token[2:4], token[:2]), (token[4:4 + width], token[:2], token[2:4])]
@@ -125,7 +127,8 @@ class Quarantine:
         self.days: dict[DayKey, set[str]] = {}  # besides the published ones; with their sets
         self.sentences: dict[DayKey, set[str]] = {}  # normalised
         for recordings in held_out_splits(folders):
-            dataset, person = recordings.signal.dataset, recordings.signal.participant
+            dataset = recordings.signal.dataset
+            person = recordings.signal.participant
             for info in recordings.infos:
                 if known and (info.quarantine or known.reason(dataset, info.session, participant=person)):
                     continue
@@ -153,7 +156,8 @@ class Quarantine:
         for (person, name), dates in HELD_OUT_SETS.items():
             if name == dataset or person not in people_in(plain_name(f"{session} {participant}")):
                 continue
-            first, last = f"{int(dates[0][:4]) - 1}", f"{today:%Y.%m.%d}"
+            first = f"{int(dates[0][:4]) - 1}"
+            last = f"{today:%Y.%m.%d}"
             found = [date for one, date in days_in(session, participant) if one == person]
             if not any(first <= date <= last for date in found):
                 return (f"no date was found in '{session}', and {name} holds out days of {person}; "
@@ -198,7 +202,8 @@ def open_recordings(
     dates = Counter(day for folder in recordings.folders
                     for day in {day for session in sessions_of(folder) for day in days_in(session)})
     if max(dates.values(), default=0) > 1:
-        union, quarantines = Quarantine(), dict[Path, Quarantine]()
+        union = Quarantine()
+        quarantines = dict[Path, Quarantine]()
         for folder in recordings.folders:  # where two hold out the same day, it is the first one's
             quarantines[folder] = Quarantine([folder], union)
             union.add(quarantines[folder])
@@ -249,7 +254,8 @@ def refuse_leak(
     others = {session: name for session, name in training_sets.items() if name != recordings.signal.dataset}
     days = frozenset().union(*map(days_in, others))
     if overlap := [info for info in recordings.infos if days & days_in(info.session)]:
-        sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in overlap})
+        sets = " and ".join(sorted(set(others.values())))
+        count = len({info.session for info in overlap})
         raise KitError(f"{run}: was trained on {count} days of this test, from {sets}: {len(overlap)} of the "
                        f"{len(recordings)} test trials lie on them; train without them to make a submission")
 
@@ -261,7 +267,9 @@ ALIKE = 0.88  # correlation from which two stretches are the same recording
 SPARSE = 4  # of a long stretch every so many bins are compared, so that it spans 5 s
 # a copy without some columns is less alike, but far more so than the next trial: its correlation, and how far ahead it
 # must be, as it is and with its bins twice as long or half as long
-RESEMBLES, AHEAD, AHEAD_RESCALED = 0.6, 0.15, 0.25
+RESEMBLES = 0.6
+AHEAD = 0.15
+AHEAD_RESCALED = 0.25
 
 
 def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
@@ -291,9 +299,13 @@ class HeldOut:
     "Trials that may not be trained on: published days, days of the recordings that were named, and their copies."
 
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        self.days, self.names, self.datasets = Quarantine(folders), list[str](), list[str]()
+        self.days = Quarantine(folders)
+        self.names = list[str]()
+        self.datasets = list[str]()
         parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
-        long_parts, self.long_names, self.long_datasets = [parts[0]], list[str](), list[str]()
+        long_parts = [parts[0]]
+        self.long_names = list[str]()
+        self.long_datasets = list[str]()
         for recordings in held_out_splits(folders):
             split = recordings.split
             infos = track_progress(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
@@ -306,7 +318,8 @@ class HeldOut:
                 long_parts.append(stretches(curves, max(1, (curves.shape[1] - span) // 2), SPARSE)[:3])
                 self.long_names += self.names[-1:] * len(long_parts[-1])
                 self.long_datasets += [info.signal.dataset] * len(long_parts[-1])
-        self.stretches, self.long = np.concatenate(parts), np.concatenate(long_parts)
+        self.stretches = np.concatenate(parts)
+        self.long = np.concatenate(long_parts)
         content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
 

@@ -50,7 +50,8 @@ class NewFile(h5py.File):
         self,
         path: Path,  # name of the complete file; replaced if it exists
     ) -> None:
-        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+        self.path = path
+        self.partial = path.with_name(f".{path.name}.partial")
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.disk = _Disk(clear_way(self.partial), "w+")
@@ -95,7 +96,8 @@ class SessionWriter(AbstractContextManager):
         overwrite: bool = False,  # replace an existing file instead of refusing
     ) -> None:
         check_split(split)
-        self.split, self.count = split, 0
+        self.split = split
+        self.count = 0
         self.signal: Signal | None = None  # of the first trial
         self.path = Path(path) / f"data_{split}.hdf5"
         if self.path.exists() and not overwrite:
@@ -105,10 +107,15 @@ class SessionWriter(AbstractContextManager):
     def write(self, trial: Trial) -> None:
         "Append a trial, under the next number; raise `KitError` if it is not valid or cannot be written."
         self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
-        labelled, session, num_labels = self.split != "test", self.path.parent.name, signal.num_labels
-        problem, labels, sentence = "", np.empty(0, np.int64), ""
+        labelled = self.split != "test"
+        session = self.path.parent.name
+        num_labels = signal.num_labels
+        problem = ""
+        labels = np.empty(0, np.int64)
+        sentence = ""
         if labelled and trial.labels is not None and trial.sentence is not None:
-            labels, sentence = trial.labels, trial.sentence
+            labels = trial.labels
+            sentence = trial.sentence
         if signal != self.signal:
             problem = f"{signal}, but the file begins with {self.signal}"
         elif features.ndim != 2 or features.shape[1] != signal.num_features or features.dtype != np.float32:
@@ -156,7 +163,8 @@ def tiny_recordings(
     signal: Signal = T15,  # whose recordings
 ) -> Path:  # the new `hdf5_data_final`
     "Write trials of noise with random words: three random labels and a silence, the last label, per 40 bins."
-    root, most = Path(folder) / "hdf5_data_final", signal.num_labels
+    root = Path(folder) / "hdf5_data_final"
+    most = signal.num_labels
     vocabulary = ("we", "can", "hear", "you", "now")
     for day in range(sessions):
         session = f"{signal.participant}.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"

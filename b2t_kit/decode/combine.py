@@ -106,7 +106,9 @@ def pool_lists(
     texts: dict[tuple[str, ...], None] = {}
     for search, array in zip(searches, rows):
         texts |= dict.fromkeys(tuple(search.lexicon.words[word] for word in words) for words in search.propose(array))
-    pool, acoustic, weights = dict[tuple[str, ...], Hypothesis](), dict.fromkeys(texts, 0.0), searches[0].config
+    pool = dict[tuple[str, ...], Hypothesis]()
+    acoustic = dict.fromkeys(texts, 0.0)
+    weights = searches[0].config
     for search, array in zip(searches, rows):
         ids = search.lexicon.ids
         scored = {one.words: one for one in search.scored(array, [

@@ -50,7 +50,8 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
     if rows.dtype.kind != "f":
         raise KitError(f"{name}: has the type {rows.dtype}; expected floating-point numbers")
     rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float32)
-    high, low = rows.max(axis=1), float(rows.min())  # NaN if any value is NaN
+    high = rows.max(axis=1)
+    low = float(rows.min())  # NaN if any value is NaN
     frames = np.flatnonzero(~(np.isfinite(high) & (high <= 1e6)))
     if len(frames):
         raise KitError(f"{name}: frame {frames[0]} has a value that is not a number, infinite or above "
@@ -110,7 +111,9 @@ def read_trials(
 
 # %% ../../nbs/decode/files.ipynb #13b45001
 def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
-    trials, names, links = list[LogitTrial](), list[str](), list[str]()
+    trials = list[LogitTrial]()
+    names = list[str]()
+    links = list[str]()
     with open_file(path) as file:
         classes = next((file.attrs[key] for key in _CLASS_NAMES if key in file.attrs), None)
         if order is None and classes is not None:
@@ -139,7 +142,8 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
             if attributes.keys() & {"session", "block_num", "trial_num"}:
                 place = UNNAMED, 0, number
-            session, truth = printable(attributes.get("session", place[0])), attributes.get("sentence_label")
+            session = printable(attributes.get("session", place[0]))
+            truth = attributes.get("sentence_label")
             try:
                 block = _whole(attributes.get("block_num", place[1]))
                 trial = _whole(attributes.get("trial_num", place[2]))
@@ -185,7 +189,9 @@ def _without_padding(rows: np.ndarray) -> np.ndarray:
 # %% ../../nbs/decode/files.ipynb #003666d8
 def _check_sizes(path: Path, arrays: Iterable[tuple[Sequence[int], int]]) -> None:
     "Raise `KitError` if arrays, each with its shape and the bytes of an item, are more than a file can hold."
-    size, total, trials = path.stat().st_size, 0, 0
+    size = path.stat().st_size
+    total = 0
+    trials = 0
     for shape, item in arrays:
         total += math.prod(shape) * item
         trials += shape[0] if len(shape) == 3 else 1
@@ -221,7 +227,8 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
         names = [part.filename.removesuffix(".npy") for part in members]
         if len(set(names)) < len(names):
             raise KitError(f"{path}: holds two arrays called {printable(max(names, key=names.count))}")
-        arrays, sizes = dict[str, np.ndarray](), list[tuple[Sequence[int], int]]()
+        arrays = dict[str, np.ndarray]()
+        sizes = list[tuple[Sequence[int], int]]()
         for part in members:
             try:
                 with archive.open(part) as file:
@@ -309,7 +316,8 @@ def _lengths(beside: dict[str, np.ndarray], rows: np.ndarray, source: str) -> tu
     known = [name for name in numbers if _LENGTHS.fullmatch(plain[name])]
     others = [name for name in numbers if name not in known]
     for name in known:
-        counts, place = numbers[name], f"{source}, {printable(name)}"
+        counts = numbers[name]
+        place = f"{source}, {printable(name)}"
         if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
             raise KitError(f"{place}: are no numbers of frames from 1 to {frames}")
         if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
@@ -317,7 +325,8 @@ def _lengths(beside: dict[str, np.ndarray], rows: np.ndarray, source: str) -> tu
         if not np.array_equal(counts, numbers[known[0]]):
             raise KitError(f"{place}: are other numbers than {printable(known[0])}; leave one of them out")
     if known:
-        counts, notes = numbers[known[0]].astype(int), list[str]()
+        counts = numbers[known[0]].astype(int)
+        notes = list[str]()
         reach = f"{counts.min()} to {counts.max()} of {frames}"
         if counts.max() < 0.7 * frames:  # batches are padded to their longest trial
             notes.append(f"{printable(known[0])} cut the trials to {reach} frames: if these numbers count sounds, "
@@ -416,7 +425,8 @@ def _disguised(rows: np.ndarray) -> str:
 # %% ../../nbs/decode/files.ipynb #e9d666f8
 def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     "Say which trials cannot be what one network made of different recordings, whatever its classes are."
-    said, many = [], len(trials)
+    said = []
+    many = len(trials)
     contents = Counter(trial.logits.tobytes() for trial in trials)
     copies = sum(contents.values()) - len(contents)
     if copies:
@@ -509,7 +519,8 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
                     "torch's CTC loss takes it, give it with the first two axes exchanged")
     if trials[0].order.names != PHONEMES:
         return said
-    score, best = likeness_to_english(trials), ""
+    score = likeness_to_english(trials)
+    best = ""
     paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
     labels = [label for path in paths for label in path]
     # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the silence, which are .23;
@@ -567,7 +578,8 @@ def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # b
     "Return the list with the confidence of each word of the best sentence set."
     if not hypotheses:
         return []
-    best, support = hypotheses[0], np.zeros(len(hypotheses[0].words))
+    best = hypotheses[0]
+    support = np.zeros(len(hypotheses[0].words))
     for other, posterior in zip(hypotheses, posteriors(hypotheses)):
         for block in Levenshtein.opcodes(best.words, other.words):
             if block.tag == "equal":
@@ -617,7 +629,8 @@ def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
     "Yield the trials of a file that `write_nbest` wrote; raise `KitError` naming the file and the line at fault."
     try:
         with open(regular_file(path), encoding="utf-8") as file:
-            number, seen = 0, dict[tuple[str, int, int], int]()
+            number = 0
+            seen = dict[tuple[str, int, int], int]()
             for number, line in enumerate(file, 1):
                 try:
                     trial = _decoded_trial(parse_json(line))

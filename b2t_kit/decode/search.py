@@ -133,9 +133,11 @@ def _power_of_two(least: int) -> int:
 # %% ../../nbs/decode/search.ipynb #5d4e1cc9
 def new_histories(start: Any, capacity: int = 1 << 14) -> Histories:
     "Return a tree that holds only the empty word history, with the language model's state before the first word."
-    table, states = np.full(_power_of_two(2 * capacity), -1, np.int32), np.zeros(capacity, np.asarray(start).dtype)
+    table = np.full(_power_of_two(2 * capacity), -1, np.int32)
+    states = np.zeros(capacity, np.asarray(start).dtype)
     histories = Histories(np.zeros(capacity, _HISTORY), states, table, np.ones(1, np.int64))
-    histories.rows[0], histories.states[0] = (-1, -1, 0, 0.0), start
+    histories.rows[0] = (-1, -1, 0, 0.0)
+    histories.states[0] = start
     return histories
 
 # %% ../../nbs/decode/search.ipynb #0cbea1ac
@@ -148,7 +150,8 @@ def new_beam(beam: int) -> Beam:
 # %% ../../nbs/decode/search.ipynb #e0723db8
 def new_candidates(capacity: int = 1 << 14) -> Candidates:
     "Return empty arrays for the prefixes of one frame."
-    slots, rows = np.zeros(_power_of_two(2 * capacity), _SLOT), np.zeros(capacity, _PREFIX)
+    slots = np.zeros(_power_of_two(2 * capacity), _SLOT)
+    rows = np.zeros(capacity, _PREFIX)
     return Candidates(rows, np.zeros((2, capacity)), slots, np.zeros(3, np.int64))
 
 # %% ../../nbs/decode/search.ipynb #5115f08a
@@ -176,9 +179,15 @@ def _add_paths(candidates: Candidates, history: int, code: int, blank: float, la
     if number == len(candidates.rows):
         candidates.state[2] = 1
         return
-    slot, row, candidates.state[0] = candidates.slots[index], candidates.rows[number], number + 1
-    slot.frame, slot.row = candidates.state[1], number
-    row.history, row.code, row.blank, row.label = history, code, blank, label
+    slot = candidates.slots[index]
+    row = candidates.rows[number]
+    candidates.state[0] = number + 1
+    slot.frame = candidates.state[1]
+    slot.row = number
+    row.history = history
+    row.code = code
+    row.blank = blank
+    row.label = label
 
 # %% ../../nbs/decode/search.ipynb #8e5ff323
 MODEL_WORD = np.dtype([
@@ -203,11 +212,16 @@ def extend(histories: Histories, parent: int, word: int, words: np.ndarray, mode
     number = histories.size[0]
     if number == len(histories.rows):
         return -1
-    histories.table[index], histories.size[0] = number, number + 1
-    previous, row, entry = histories.rows[parent], histories.rows[number], words[word]
+    histories.table[index] = number
+    histories.size[0] = number + 1
+    previous = histories.rows[parent]
+    row = histories.rows[number]
+    entry = words[word]
     gain = follow(model, histories.states, parent, number, entry.number)
     gain = min(max(gain, entry.least), entry.most) + entry.boost
-    row.parent, row.word, row.length = parent, word, previous.length + 1
+    row.parent = parent
+    row.word = word
+    row.length = previous.length + 1
     row.language = previous.language + gain
     return number
 
@@ -259,9 +273,13 @@ def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, 
 @compiled
 def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
     "Return the value of a rank among the first `count`, reordering them: quickselect (Hoare, 1961), quick to compile."
-    low, high, index = 0, count - 1, rank - 1
+    low = 0
+    high = count - 1
+    index = rank - 1
     while low < high:
-        pivot, left, right = values[(low + high) >> 1], low, high
+        pivot = values[(low + high) >> 1]
+        left = low
+        right = high
         while left <= right:
             while values[left] > pivot:
                 left += 1
@@ -269,7 +287,8 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
                 right -= 1
             if left <= right:
                 values[left], values[right] = values[right], values[left]
-                left, right = left + 1, right - 1
+                left = left + 1
+                right = right - 1
         if right < index < left:
             break
         low, high = (low, right) if index <= right else (left, high)
@@ -279,7 +298,9 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
 @compiled
 def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
     "Replace the beam by the best prefixes of the frame."
-    count, score, best = candidates.state[0], candidates.score[0], 0
+    count = candidates.state[0]
+    score = candidates.score[0]
+    best = 0
     for number in range(count):
         prefix = candidates.rows[number]
         history = histories.rows[prefix.history]
@@ -292,7 +313,8 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
         for number in range(count):
             candidates.score[1, number] = score[number]
         floor = max(floor, kth_largest(candidates.score[1], count, limits.beam))
-    beam.rows[0], beam.size[0] = candidates.rows[best], 1
+    beam.rows[0] = candidates.rows[best]
+    beam.size[0] = 1
     for number in range(count):
         chosen = number != best and score[number] >= floor and score[number] > -math.inf
         if chosen and beam.size[0] < len(beam.rows):
@@ -320,20 +342,26 @@ def advance(
     than P if an array is full. Histories grow, the beam is replaced after each frame, candidates are scratch."""
     for frame in range(start, len(rows)):
         row = rows[frame]
-        candidates.state[0], candidates.state[1], candidates.state[2] = 0, candidates.state[1] + 1, 0
+        candidates.state[0] = 0
+        candidates.state[1] = candidates.state[1] + 1
+        candidates.state[2] = 0
         floor = phoneme_floor(row, limits)
         best = -math.inf
         for number in range(beam.size[0]):
             prefix = beam.rows[number]
-            history, code = np.int64(prefix.history), np.int64(prefix.code)
+            history = np.int64(prefix.history)
+            code = np.int64(prefix.code)
             total = combine(prefix.blank, prefix.label)
             if code > SILENCE:
-                node, repeat = code - SILENCE, prefix.blank
+                node = code - SILENCE
+                repeat = prefix.blank
                 last = np.int64(trie.label[node])
                 _add_paths(candidates, history, code, total + row[BLANK], prefix.label + row[last])
             else:
                 wait(history, code, total, row, limits, candidates)
-                node, last, repeat = np.int64(0), code, -math.inf
+                node = np.int64(0)
+                last = code
+                repeat = -math.inf
                 total += 0.0 if code == SILENCE else limits.missing
             for child in range(trie.first[node], trie.first[node + 1]):
                 label = trie.label[child]
@@ -361,8 +389,11 @@ def _fill_table(histories: Histories) -> None:
 def double_capacity(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
     "Return both with twice the capacity."
     count = len(histories.rows)
-    tree, scratch = new_histories(histories.states[0], 2 * count), new_candidates(2 * len(candidates.rows))
-    tree.rows[:count], tree.states[:count], tree.size[0] = histories.rows, histories.states, histories.size[0]
+    tree = new_histories(histories.states[0], 2 * count)
+    scratch = new_candidates(2 * len(candidates.rows))
+    tree.rows[:count] = histories.rows
+    tree.states[:count] = histories.states
+    tree.size[0] = histories.size[0]
     _fill_table(tree)
     scratch.state[1] = candidates.state[1]
     return tree, scratch
@@ -373,7 +404,8 @@ def complete_sentences(beam: Beam) -> dict[int, float]:
     scores: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
     for prefix in rows[rows["code"] <= SILENCE]:
-        history, mass = int(prefix["history"]), float(prefix["label"])
+        history = int(prefix["history"])
+        mass = float(prefix["label"])
         scores[history] = combine(scores.get(history, -math.inf), mass)
     return scores
 
@@ -429,7 +461,8 @@ def parse_hotwords(
         raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
                        "list this long as a lexicon (--lexicon)")
     for number, (head, *fields) in rows:
-        word, boost = re.sub(r"\([0-9]+\)$", "", head).lower(), None
+        word = re.sub(r"\([0-9]+\)$", "", head).lower()
+        boost = None
         forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
             if max(len(word), len(fields)) > _LONGEST_HOTWORD:
@@ -489,14 +522,17 @@ def average_word(ln_p: np.ndarray) -> float:
 def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
-    entries["number"], entries["least"], entries["most"] = model.numbers(lexicon.words), -np.inf, np.inf
+    entries['number'] = model.numbers(lexicon.words)
+    entries['least'] = -np.inf
+    entries['most'] = np.inf
     unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
         average = average_word(model.unigrams[entries["number"][in_model if in_model.any() else ...]])
         for hotword in hotwords:
             row = entries[lexicon.ids[hotword.word]]
-            row["least"], row["boost"] = average, hotword.boost
+            row['least'] = average
+            row['boost'] = hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
     entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
@@ -515,7 +551,8 @@ def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (
     "Return ln of the class probabilities of each frame, with the blank lowered by ln of the blank penalty."
     rows = np.empty(logits.shape)
     for frame in range(len(logits)):
-        high, total = logits[frame, 0], 0.0
+        high = logits[frame, 0]
+        total = 0.0
         for label in range(logits.shape[1]):
             high = max(high, logits[frame, label])
         for label in range(logits.shape[1]):
@@ -531,12 +568,15 @@ class Stream:
     "Decodes one trial while its frames arrive."
 
     def __init__(self, search: "BeamSearch", before: "Stream | None" = None) -> None:
-        self.search, self.limits, self.trie = search, search.config.limits, search.trie
+        self.search = search
+        self.limits = search.config.limits
+        self.trie = search.trie
         self.histories: Histories = before.histories if before else new_histories(search.model.start)
         self.candidates: Candidates = before.candidates if before else new_candidates()
         self.histories.table.fill(-1)
         self.histories.size[0] = 1
-        self.beam, self.rows = new_beam(self.limits.beam), list[np.ndarray]()
+        self.beam = new_beam(self.limits.beam)
+        self.rows = list[np.ndarray]()
 
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."
@@ -553,7 +593,8 @@ class Stream:
 
     def advance(self, rows: np.ndarray) -> None:
         "Process frames of `log_probs`."
-        search, frame = self.search, 0
+        search = self.search
+        frame = 0
         while frame < len(rows):
             with search.model.naming_file():
                 frame = advance(rows, frame, self.trie, search.entries, search.model.arrays, self.limits,
@@ -572,7 +613,9 @@ class Stream:
 
     def best(self, count: int) -> list[int]:
         "Return the histories of the most likely sentences; if all end inside a word, those of the words before it."
-        scores, limits, rows = complete_sentences(self.beam), self.limits, self.histories.rows
+        scores = complete_sentences(self.beam)
+        limits = self.limits
+        rows = self.histories.rows
         if not scores:
             return list(dict.fromkeys(self.beam.rows["history"][: self.beam.size[0]].tolist()))[:count]
         totals = {history: limits.scale * acoustic + float(rows[history]["language"])
@@ -591,7 +634,8 @@ class Stream:
     def partial(self, count: int = 20) -> list[Hypothesis]:  # best first, without times
         """Return the finished words of the most likely prefixes, of the best one with confidences among so many; an
         unfinished word counts as the best it can become."""
-        rows, limits = self.beam.rows[: self.beam.size[0]], self.limits
+        rows = self.beam.rows[: self.beam.size[0]]
+        limits = self.limits
         histories = self.histories.rows[rows["history"]]
         acoustic = np.logaddexp(rows["blank"], rows["label"])
         lookahead = self.trie.lookahead[np.maximum(rows["code"] - SILENCE, 0)]
@@ -623,8 +667,12 @@ class BeamSearch:
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
         temperature: float = 1.0,  # divides the logits, which are then calibrated; see `speech.calibrate`
     ) -> None:
-        self.plain, self.lexicon = lexicon, with_hotwords(lexicon, hotwords)
-        self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
+        self.plain = lexicon
+        self.lexicon = with_hotwords(lexicon, hotwords)
+        self.model = model
+        self.config = config
+        self.hotwords = tuple(hotwords)
+        self.temperature = float(temperature)
         self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)
         rows = {one.word: self.entries[self.lexicon.ids[one.word]] for one in self.hotwords}
@@ -676,7 +724,8 @@ class BeamSearch:
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
         wide = add_quiet(rows)
-        probabilities, hypotheses = np.exp(wide), []
+        probabilities = np.exp(wide)
+        hypotheses = []
         for words, numbers, score in zip(sentences, proposed, language.tolist()):
             acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
                                            float(self.config.missing_silence))

@@ -91,7 +91,8 @@ class Tuning:
                 "held_out": self.held_out.rate if self.held_out else None}
 
     def __repr__(self) -> str:
-        before, best = self.before.config, self.best.config
+        before = self.before.config
+        best = self.best.config
         suffix = f"; tuned on one half and scored on the other: {self.held_out.rate:.1%}" if self.held_out else ""
         return "\n".join([
             f"word error rate {self.wer(self.before):.1%} -> {self.wer(self.best):.1%} on the {len(self.best.edits)} "
@@ -119,7 +120,8 @@ def tune(
 ) -> Tuning:
     "Return the best weights for these trials; raise `KitError` if they have no true sentences."
     texts = [normalise(truth).split() for truth in truths]
-    lengths, searches = np.array(list(map(len, texts))), dict[SearchConfig, SearchResult]()
+    lengths = np.array(list(map(len, texts)))
+    searches = dict[SearchConfig, SearchResult]()
     if len(trials) != len(truths) or not lengths.any():
         raise KitError("tuning needs trials with known sentences, and there are none")
 
@@ -143,7 +145,9 @@ def tune(
             searched(proposal)
         return min(searches.values(), key=lambda one: one.edits[rows].sum())
 
-    start, best, held_out = searched(config), chosen(np.ones(len(trials), bool)), None
+    start = searched(config)
+    best = chosen(np.ones(len(trials), bool))
+    held_out = None
     if days is not None:
         half = halves(days) == 0
         if lengths[half].any() and lengths[~half].any():

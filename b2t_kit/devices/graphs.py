@@ -28,15 +28,18 @@ class Passes:
         pool: Any,  # memory that the graphs of all shapes share, of which only one is in use at a time
     ) -> None:
         self.inputs = inputs
-        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+        self.forward = torch.cuda.CUDAGraph()
+        self.backward = torch.cuda.CUDAGraph()
+        dtype = torch.get_autocast_dtype("cuda")
+        enabled = torch.is_autocast_enabled("cuda")
         options: dict[str, Any] = dict(pool=pool, capture_error_mode="thread_local")  # other threads read batches
         # a cast that autocast keeps for later would be read by the graph after it is gone
         with torch.random.fork_rng([inputs[0].device]), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
             self._prepare(call)
             with torch.cuda.graph(self.forward, **options):
                 result = call(self.inputs)
-            self.alone, outputs = torch.is_tensor(result), _listed(result)
+            self.alone = torch.is_tensor(result)
+            outputs = _listed(result)
             self.gradients = [torch.zeros_like(output) for output in outputs]
             with torch.cuda.graph(self.backward, **options):
                 torch.autograd.backward(outputs, self.gradients)
@@ -44,7 +47,8 @@ class Passes:
 
     def _prepare(self, call: Callable[[Sequence[torch.Tensor]], Any]) -> None:
         "Run both passes beside the recording stream, since libraries allocate in their first call; adds zeros."
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream = torch.cuda.Stream()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -58,7 +62,9 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, owner: "Graphed", passes: Passes, anchor: torch.Tensor, *inputs: torch.Tensor) -> Any:
-        ctx.owner, ctx.passes, owner.pending = owner, passes, True
+        ctx.owner = owner
+        ctx.passes = passes
+        owner.pending = True
         for buffer, tensor in zip(passes.inputs, inputs):
             buffer.copy_(tensor)
         passes.forward.replay()
@@ -66,7 +72,8 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> Any:
-        owner, passes = ctx.owner, ctx.passes
+        owner = ctx.owner
+        passes = ctx.passes
         for buffer, gradient in zip(passes.gradients, gradients):
             buffer.copy_(gradient)
         passes.backward.replay()
@@ -83,7 +90,9 @@ class Graphed(nn.Module):
         say: Callable[[str], None] = print,  # called once if the model cannot be recorded
     ) -> None:
         super().__init__()
-        self.model, self.say, self.pending = model, say, False
+        self.model = model
+        self.say = say
+        self.pending = False
         self._passes: dict[Any, Passes] = {}  # by shape
         self._records = True  # False: a recording has failed
         self._buffers: dict[Any, torch.Tensor] = {}  # the largest inputs so far, flat, by place and type
@@ -123,7 +132,8 @@ class Graphed(nn.Module):
                 self._passes[key] = Passes(call, self._copied(tensors), self._pool)
             except RuntimeError as error:
                 generator.graphsafe_set_state(state)  # it would go on recording
-                self._records, self._passes = False, {}
+                self._records = False
+                self._passes = {}
                 self.say(f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so steps take longer: "
                          f"{str(error).splitlines()[0]}")
                 return None

@@ -65,7 +65,8 @@ def choice_text(
     "Return why a device was chosen, in one line."
     if requested.lower() != "auto":
         return f"{name}, as requested"
-    chips, gpus = len(tpu_chips()), torch.cuda.device_count()
+    chips = len(tpu_chips())
+    gpus = torch.cuda.device_count()
     hardware = " and ".join(f"{count or 'no'} {kind}{'s' * (count != 1)}" for count, kind in (
         (chips, "TPU chip"), (gpus, "CUDA GPU")))
     reason = ", and ACCELERATE_USE_CPU is set" if name == "cpu" and (chips or gpus) else ""
@@ -96,5 +97,6 @@ def open_device(
         opened: Device = open_xla(*arguments)
     else:
         opened = open_torch(*arguments)
-    opened.accumulation, opened.notices = accumulation, [f"{'chosen':<10} {choice_text(name, device)}", *notices]
+    opened.accumulation = accumulation
+    opened.notices = [f"{'chosen':<10} {choice_text(name, device)}", *notices]
     return opened

@@ -304,7 +304,8 @@ class ChipMesh:
 
     def notation(self, dims: int, division: Division) -> str:
         "Return the division of a tensor with so many dimensions, in XLA's notation."
-        tiles, used = [1] * dims, list[str]()
+        tiles = [1] * dims
+        used = list[str]()
         for dimension, axis in sorted((dimension % dims, axis) for dimension, axis in division.items()):
             tiles[dimension] = self.size(axis)
             used += AXES[axis]
@@ -414,8 +415,12 @@ class TorchDevice(Device):
     def __init__(
         self, torch_device: torch.device, place: Rank, precision: Precision, accelerator: Any, undo: ExitStack
     ) -> None:
-        self.torch_device, self.kind = torch_device, torch_device.type
-        self.place_in_world, self.precision, self.accelerator, self.undo = place, precision, accelerator, undo
+        self.torch_device = torch_device
+        self.kind = torch_device.type
+        self.place_in_world = place
+        self.precision = precision
+        self.accelerator = accelerator
+        self.undo = undo
         self.label = str(torch_device)
         if self.kind == "cuda":
             self.label += f", {torch.cuda.get_device_name(torch_device)}"
@@ -428,7 +433,8 @@ class TorchDevice(Device):
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         self.accelerator.free_memory()
-        self.model, self._optimizer = model.to(self.torch_device), optimizer
+        self.model = model.to(self.torch_device)
+        self._optimizer = optimizer
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.13
             prepared = self.accelerator.prepare_model(model, device_placement=False)
@@ -491,7 +497,8 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
 
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
     folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
-    tracker, out = options.tracker or "", out.resolve()
+    tracker = options.tracker or ""
+    out = out.resolve()
     settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
     if tracker in folders:
         out.mkdir(parents=True, exist_ok=True)
@@ -516,7 +523,8 @@ def open_torch(
     out: Path | None,  # folder for the tracker's files
 ) -> TorchDevice:
     "Return the opened CPU or CUDA GPU; raise `KitError` before the processes meet if a setting cannot work."
-    torch_device, capability = torch.device(name), None
+    torch_device = torch.device(name)
+    capability = None
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
         capability = torch.cuda.get_device_capability(torch_device)

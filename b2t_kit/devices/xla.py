@@ -91,7 +91,8 @@ class Slice:
 
     def way(self, start: int, end: int) -> list[Link]:
         "Return the links that data takes from one chip to another: along the first direction, then along the next."
-        links, stride = [], 1
+        links = []
+        stride = 1
         for size, position, target in zip(self.shape, self.place(start), self.place(end)):
             forward = (target - position) % size
             closed = size % self.chip.closed == 0
@@ -99,7 +100,8 @@ class Slice:
             while position != target:
                 neighbour = (position + step) % size
                 links.append((start, start + (neighbour - position) * stride))
-                start, position = links[-1][1], neighbour
+                start = links[-1][1]
+                position = neighbour
             stride *= size
         return links
 
@@ -136,7 +138,8 @@ class Slice:
             rings = [self.around(members[corner]) for corner in sorted(members)]
             links = max(len(self.way(*pair)) for ring in rings for pair in zip(ring, ring[1:] + ring[:1]))
             if links < fewest:
-                best, fewest = tuple(chip for ring in rings for chip in ring), links
+                best = tuple(chip for ring in rings for chip in ring)
+                fewest = links
         return best
 
 # %% ../../nbs/devices/xla.ipynb #2410161a
@@ -208,7 +211,9 @@ class Watch:
     "Counts compilations by activity, and reports long ones while they run."
 
     def __init__(self, say: Callable[[str], None] = print, first: float = 10.0, again: float = 60.0) -> None:
-        self.say, self.first, self.again = say, first, again
+        self.say = say
+        self.first = first
+        self.again = again
         self.programs: dict[str, int] = {}  # number of compilations by activity
         self.doing = "between steps"
         self.known = count_programs()
@@ -241,19 +246,26 @@ class Watch:
         self._thread.join()
 
     def _listen(self) -> None:
-        idle, start, reported, activity = count_programs(), None, 0.0, ""
+        idle = count_programs()
+        start = None
+        reported = 0.0
+        activity = ""
         while not self._stop.wait(min(0.5, self.first / 4)):
-            counts, moment = count_programs(), time.monotonic()
+            counts = count_programs()
+            moment = time.monotonic()
             change = counts.since(idle)
             if change.started > change.compiled:
                 start = moment if start is None else start
                 if moment - start >= (reported + self.again if reported else self.first):
-                    reported, activity = moment - start, self.doing
+                    reported = moment - start
+                    activity = self.doing
                     self.say(f"compiling {activity}: {reported:.0f} s so far")
                 continue
             if reported and start is not None:
                 self.say(f"compiled {activity} in {moment - start:.0f} s")
-            idle, start, reported = counts, None, 0.0
+            idle = counts
+            start = None
+            reported = 0.0
 
 # %% ../../nbs/devices/xla.ipynb #b27e058e
 HBM_USED = """from libtpu.sdk import tpumonitoring
@@ -288,7 +300,8 @@ def open_cache(folder: str | Path) -> str:
     "Make torch_xla keep compiled programs in a folder, or only read them; returns a line for the log, or `KitError`."
     from torch_xla import _XLAC, runtime
 
-    folder, read_only = Path(folder).absolute(), ""
+    folder = Path(folder).absolute()
+    read_only = ""
     if folder.exists() and not folder.is_dir():
         raise KitError(f"compile_cache: {folder} is not a folder")
     if os.environ.get("XLA_PERSISTENT_CACHE_PATH") != str(folder):
@@ -325,7 +338,8 @@ def check_start(requested: str, chips: list[str]) -> None:
     if (requested == "tpu" or runtime == "TPU") and not chips:
         raise KitError("device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
                        "TPU v5e-8, and if it is chosen start the session again; or choose device cpu")
-    ours, theirs = version("torch"), version("torch_xla")
+    ours = version("torch")
+    theirs = version("torch_xla")
     if ours.split(".")[:2] != theirs.split(".")[:2]:
         raise KitError(f"torch {ours} and torch_xla {theirs} do not fit together; "
                        "pip install 'b2t_kit[tpu]', and restart")
@@ -342,7 +356,8 @@ def start_runtime(cache: str) -> tuple[torch.device, int, str]:
     logging.getLogger().addFilter(_needs_no_jax)  # the same function is added once
     line = "none" if cache == "none" else open_cache(cache)
     with environment_with(quiet()):
-        torch_device, count = torch_xla.device(), runtime.global_runtime_device_count()
+        torch_device = torch_xla.device()
+        count = runtime.global_runtime_device_count()
         canary(torch_device)
         weight = torch.ones(2, device=torch_device, requires_grad=True)
         try:
@@ -371,7 +386,8 @@ def use_float32_products() -> None:
     from torch_xla import backends
 
     logger = logging.getLogger("torch_xla.backends")
-    was_quiet, logger.disabled = logger.disabled, True  # it warns the first time too
+    was_quiet = logger.disabled
+    logger.disabled = True  # it warns the first time too
     if backends.get_mat_mul_precision() != "highest":
         backends.set_mat_mul_precision("highest")
     logger.disabled = was_quiet
@@ -390,7 +406,9 @@ class XlaAdamW(torch.optim.AdamW):
     ) -> None:
         settings = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(groups, **settings, foreach=False)
-        self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
+        self.send = send
+        self.keep_gradients = keep_gradients
+        self.whole = whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
             self.state[parameter] = {"step": torch.zeros((), device="cpu"), "exp_avg": zeros,
@@ -418,14 +436,18 @@ class XlaAdamW(torch.optim.AdamW):
         rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         values = []  # decay, step size and scale
         for index, count in rows:
-            rate, (mean_beta, square_beta) = self.param_groups[index]["lr"], self.param_groups[index]["betas"]
+            rate = self.param_groups[index]["lr"]
+            mean_beta, square_beta = self.param_groups[index]["betas"]
             values.append((1 - rate * self.param_groups[index]["weight_decay"],
                            rate / (1 - mean_beta ** count), 1 / math.sqrt(1 - square_beta ** count)))
         numbers = self.send(torch.tensor(values))  # (R, 3)
         for key, (index, parameter) in zip(keys, pairs):
-            group, gradient = self.param_groups[index], parameter.grad
-            factors, (mean_beta, square_beta) = numbers[rows[key]], group["betas"]
-            mean, square = self.state[parameter]["exp_avg"], self.state[parameter]["exp_avg_sq"]
+            group = self.param_groups[index]
+            gradient = parameter.grad
+            factors = numbers[rows[key]]
+            mean_beta, square_beta = group["betas"]
+            mean = self.state[parameter]["exp_avg"]
+            square = self.state[parameter]["exp_avg_sq"]
             mean.add_((gradient - mean) * (1 - mean_beta))
             square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
             scaled = mean / (square.sqrt() * factors[2] + group["eps"])
@@ -482,7 +504,9 @@ def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[
 class XlaDevice(Device):
     "All chips of a TPU, or of XLA's CPU backend, as one device."
 
-    kind, compiles, computes_globally = "xla", True, True
+    kind = "xla"
+    compiles = True
+    computes_globally = True
 
     def __init__(
         self,
@@ -494,9 +518,13 @@ class XlaDevice(Device):
         undo: ExitStack,  # restores the settings made for this device
         notes: dict[str, str],  # more lines for `describe`
     ) -> None:
-        self.torch_device, self.place_in_world, self.precision = torch_device, place, precision
-        self.options, self.notes = options, notes
-        self.all_chips, self.mesh = chips, ChipMesh(trials=chips)
+        self.torch_device = torch_device
+        self.place_in_world = place
+        self.precision = precision
+        self.options = options
+        self.notes = notes
+        self.all_chips = chips
+        self.mesh = ChipMesh(trials=chips)
         self.chips = self.all_chips // place.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
@@ -657,7 +685,8 @@ class XlaDevice(Device):
             raise KitError("the model uses one parameter under two names, which XLA would separate")
         self._divide_units(model)
         self._move(model)
-        self.model, divided = model, self.options.shard == "all"
+        self.model = model
+        divided = self.options.shard == "all"
         parameters = {ids[name]: parameter for name, parameter in model.named_parameters()}
         groups = [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
                    "params": [parameters[id(parameter)] for parameter in group["params"]]}
@@ -743,7 +772,8 @@ def open_xla(
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
     "Return all chips as one device; raise `KitError`, where possible before torch_xla is imported."
-    chips, cache = tpu_chips(), options.compile_cache
+    chips = tpu_chips()
+    cache = options.compile_cache
     check_start(options.device, chips)
     precision = resolve_precision(options.precision, "xla")
     if options.tracker is not None:
@@ -754,7 +784,8 @@ def open_xla(
     import torch_xla.core.xla_model as xla_model
     import torch_xla.runtime as runtime
 
-    visible, world = os.environ.get("TPU_VISIBLE_CHIPS", ""), runtime.process_count()
+    visible = os.environ.get("TPU_VISIBLE_CHIPS", "")
+    world = runtime.process_count()
     if visible and count > len(visible.split(",")):
         raise KitError(f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so they cannot "
                        "be divided among processes; leave out --side-by-side to train seeds one after another")

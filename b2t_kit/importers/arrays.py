@@ -57,7 +57,8 @@ class Own(Importer):
 
     def signal(self, num_features: int, participant: str) -> Signal:
         "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
-        kinds, arrays = len(self.features.split(", ")), len(self.arrays.split(", "))
+        kinds = len(self.features.split(", "))
+        arrays = len(self.arrays.split(", "))
         if num_features % (kinds * arrays) or not 0 < num_features <= MAX_FEATURES:
             raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of "
                            f"features x {arrays} arrays (--features, --arrays); time is the first axis")
@@ -74,7 +75,8 @@ class Own(Importer):
 
     def joined(self, rows: np.ndarray) -> np.ndarray:  # (T, C) -> (T // rows_per_bin, C) float32
         "Return rows in 20 ms bins, each kind of features in its way."
-        kinds, counted = self.features.split(", "), self.counts.split(", ")
+        kinds = self.features.split(", ")
+        counted = self.counts.split(", ")
         if not self.rows_per_bin <= len(rows) <= MAX_BINS * self.rows_per_bin:
             raise KitError(f"has {len(rows)} rows, expected {self.rows_per_bin} to {MAX_BINS * self.rows_per_bin}")
         return np.concatenate([join_bins(part, self.rows_per_bin, kind in counted)
@@ -171,7 +173,9 @@ class OwnArrays(Own):
             raise Fault(path, f"line {rows.line_num}", "", f"cannot be read ({error})") from error
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        folder, days, faults = Path(self.folder), dict[str, dict[Path, None]](), dict[str, Fault]()
+        folder = Path(self.folder)
+        days = dict[str, dict[Path, None]]()
+        faults = dict[str, Fault]()
         shapes: dict[Path, tuple[int, ...]] = {}
         for line, row in self.table():
             if re.fullmatch(r"[A-Za-z0-9][\w.\-]{0,99}", row["session"]):
@@ -216,8 +220,12 @@ class OwnArrays(Own):
 
     def trial(self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any) -> SourceTrial:
         "Return a line of the table; raise `KitError` if it is not one."
-        data, split, sentence, block = stored[0], row["split"], row.get("sentence", ""), whole_number(row, "block")
-        start, stop = whole_number(row, "start", "0"), whole_number(row, "stop", str(len(data)))
+        data = stored[0]
+        split = row["split"]
+        sentence = row.get("sentence", "")
+        block = whole_number(row, "block")
+        start = whole_number(row, "start", "0")
+        stop = whole_number(row, "stop", str(len(data)))
         if split not in SPLITS:
             raise KitError(f"split is '{split[:20]}', expected {', '.join(SPLITS)}")
         if split != "test" and not sentence:
@@ -225,7 +233,8 @@ class OwnArrays(Own):
         if not start < stop <= len(data):
             raise KitError(f"rows {start} to {stop} of {row['file']}, which has {len(data)} (shape {data.shape}; time "
                            "is the first axis)")
-        path, seconds = table.parent / row["file"], self.bin_ms / 1000
+        path = table.parent / row["file"]
+        seconds = self.bin_ms / 1000
         read = partial(self.rows, path, stored, start, stop)
         return SourceTrial(table, place, read, signal, block, whole_number(row, "trial"), split=split,
                            sentence=None if split == "test" else sentence, scale=self.group(block),
@@ -255,7 +264,8 @@ class Qvac(Importer):
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for number, path in enumerate(day.sources):
             with reading(path), open(regular_file(path), "rb") as file:
-                size, header = path.stat().st_size, file.read(8).ljust(8, b"\0")
+                size = path.stat().st_size
+                header = file.read(8).ljust(8, b"\0")
             bins, columns = (int(value) for value in np.frombuffer(header, "<u4"))
             if columns not in (256, 512) or not 1 <= bins <= MAX_BINS or size != 8 + 4 * bins * columns:
                 yield Fault(path, "trial", "", f"declares {bins} bins of {columns} features and has {size} bytes; "

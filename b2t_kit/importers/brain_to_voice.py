@@ -23,7 +23,8 @@ from ..data.dataset import MAX_BINS, Fault
 from .layout import FileLayout, cell_array, read_variables
 
 # %% ../../nbs/importers/brain_to_voice.ipynb #36fda442
-VOICE_CHANNELS, VOICE_SET = 256, "t15 brain-to-voice"
+VOICE_CHANNELS = 256
+VOICE_SET = "t15 brain-to-voice"
 VOICE_FILE = r"t15_day([0-9]{1,4})(?:_neural_data|_block([0-9]{1,3}))\.mat"  # a day, or a block of a control day
 VOICE_KINDS = ("threshcross_trials", "spikepow_trials")  # in the kit's order of columns
 VOICE_LAYOUT: FileLayout = {**dict.fromkeys(VOICE_KINDS, ("cells", "trials")), "cues": ("text", "trials"),

@@ -192,10 +192,13 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
     scales = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {trial.scale for trial in trials if trial.scale is not None}:
         members = [trial for trial in trials if trial.scale == group]
-        count, total, square = 0, 0.0, 0.0
+        count = 0
+        total = 0.0
+        square = 0.0
         for trial in members:
             features = trial.read()
-            count, total = count + len(features), total + features.sum(0, np.float64)
+            count = count + len(features)
+            total = total + features.sum(0, np.float64)
         mean = total / max(1, count)
         for trial in members:
             square = square + ((trial.read() - mean) ** 2).sum(0)
@@ -309,7 +312,9 @@ class Converted:
 # %% ../../nbs/importers/convert.ipynb #38fbc98b
 def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted) -> None:
     "Convert one day; nothing is written if it has a fault that may not be skipped."
-    trials, faults, earlier = list[SourceTrial](), list[Fault](), dict[Any, str]()
+    trials = list[SourceTrial]()
+    faults = list[Fault]()
+    earlier = dict[Any, str]()
     for item in importer.trials(day):
         if len(trials) + len(faults) == MAX_TRIALS:
             raise Fault(day.sources[0], "", "", f"{day.session} has more than {MAX_TRIALS} trials")
@@ -338,7 +343,9 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
     trials = [one for one, leak in zip(trials, leaks) if not leak]
     if not trials or (faults and not importer.skip_faulty):
         return
-    scales, folder, reasons = day_scales(trials), done.folder / day.session, Counter[str]()
+    scales = day_scales(trials)
+    folder = done.folder / day.session
+    reasons = Counter[str]()
     done.notes += rate_notes(trials, scales)
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
@@ -401,7 +408,8 @@ def convert(
     importer: Importer,  # what is converted, and how
 ) -> Converted:
     "Write recordings in the kit's layout; raise `KitError` if there are none, or if others are in the way."
-    report, days = Converted(Path(importer.out) / "hdf5_data_final"), list[SourceDay]()
+    report = Converted(Path(importer.out) / "hdf5_data_final")
+    days = list[SourceDay]()
     for item in importer.days():
         report.faults.append(item) if isinstance(item, Fault) else days.append(item)
     if not days and not report.faults:

@@ -114,7 +114,9 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
 
 def remote_file(entry: dict[str, Any]) -> RemoteFile:
     "Return a file, as an entry of Dryad's list has it; raise `KitError` if it names a folder, or no size."
-    name, size, digest = str(entry["path"]), int(entry["size"]), entry.get("digest")
+    name = str(entry["path"])
+    size = int(entry["size"])
+    digest = entry.get("digest")
     if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable() or not 0 <= size < 2**50:
         raise KitError(f"refused a file named {name[:200]!r} of {size} bytes")
     link = str(entry["_links"]["stash:download"]["href"])
@@ -158,7 +160,8 @@ def download(
     if target.exists():
         verify_file(target, file)
         return target
-    part, failures = clear_way(target.with_name(f"{file.name}.part")), 0
+    part = clear_way(target.with_name(f"{file.name}.part"))
+    failures = 0
     if size_on_disk(part) > file.size or not file.size:  # of another file, or of an empty one
         part.write_bytes(b"")
     with tqdm(total=file.size, unit="B", unit_scale=True, desc=file.name, disable=not progress) as bar:
@@ -206,7 +209,8 @@ FILE_LIST = ".complete"  # in an unpacked folder: the size of each of its files
 
 def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
     "Unpack the archive's folder of this name, completely or not at all; raise `KitError` if it cannot."
-    folder, files = Path(folder), dict[PurePosixPath, zipfile.ZipInfo]()
+    folder = Path(folder)
+    files = dict[PurePosixPath, zipfile.ZipInfo]()
     try:
         with zipfile.ZipFile(regular_file(archive)) as zip_file, atomic_folder(folder) as staging:
             for member in zip_file.infolist():
@@ -322,7 +326,8 @@ TERMS_FILE = "terms.json"
 # %% ../../nbs/importers/download.ipynb #4de264d7
 def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = DRYAD) -> dict[str, Any]:
     "Return the terms of a set whose files will be downloaded, as the archive and the kit state them."
-    page, answer = f"https://dandiarchive.org/dandiset/{published.dandi}", None
+    page = f"https://dandiarchive.org/dandiset/{published.dandi}"
+    answer = None
     if published.doi:
         page = f"https://doi.org/{published.doi}"
         record = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}")
@@ -352,7 +357,8 @@ def fetch_archives(
 ) -> list[Path]:  # folders, and archives that are not zip files
     "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
     with new_folders(out) as folder:
-        files, paths = list_files(published.doi, base_url), dict[RemoteFile, Path]()
+        files = list_files(published.doi, base_url)
+        paths = dict[RemoteFile, Path]()
         for pattern, target in patterns.items():
             matches = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
                        for file in files if fnmatchcase(file.name, pattern)}
@@ -426,7 +432,8 @@ class Published(NamedTuple):
     about: str
 
 
-_LABORATORY, _BESIDE = "nckcard/phoneme-lm-5gram", ("lexicon.txt", "tokens.txt")
+_LABORATORY = "nckcard/phoneme-lm-5gram"
+_BESIDE = ("lexicon.txt", "tokens.txt")
 _LICENCE = "not named in its program; see its page"
 PUBLISHED: dict[str, Published] = {
     "t15-5gram-pruned": Published(_LABORATORY, ("5gram_pruned.bin", *_BESIDE), 5, _LICENCE,

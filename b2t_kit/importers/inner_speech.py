@@ -59,7 +59,8 @@ class InnerSpeech(Divided):
         yield from sorted(days, key=lambda day: day.session)
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
-        (path,), (participant, *_, kind) = day.sources, day.session.split(".")
+        path, = day.sources
+        participant, *_, kind = day.session.split(".")
         channels = 64 * len(INNER_ARRAYS[participant].split(", "))
         data = read_variables(path, inner_layout(channels), ("binSize",))
         wordless = "binnedTX_spikePow" in path.name

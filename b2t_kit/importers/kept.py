@@ -30,13 +30,15 @@ def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # num
     "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
     sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
-    decoded, said = dict[int, str](), dict[int, str | None]()
+    decoded = dict[int, str]()
+    said = dict[int, str | None]()
     for line_number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             break  # it was being written
         try:
             event = parse_json(line)
-            kind, number = event["event"], event.get("number")
+            kind = event["event"]
+            number = event.get("number")
             if not isinstance(event["seconds"], int | float):
                 raise ValueError("its seconds are no number")
             if kind == "final":
@@ -80,7 +82,8 @@ class KeptSession(Divided):
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         settings, events, path = day.sources
         record = load_json(settings)
-        width, raw = record.get("num_features"), record.get("options", {}).get("normalise")
+        width = record.get("num_features")
+        raw = record.get("options", {}).get("normalise")
         if type(width) is not int or not 1 <= width <= MAX_FEATURES:
             raise Fault(settings, "", "num_features", f"is {width}, expected 1 to {MAX_FEATURES}")
         signal = Signal(self.participant, width, "features", "not stated", "not stated", transform="not stated",

@@ -73,7 +73,8 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
     if size:  # an empty cell has no content
         flags, shape, name = (small_element(file, order) for _ in range(3))
         (word,) = struct.unpack(f"{order}I", flags[:4])
-        group, count = word & 0xFF, math.prod(struct.unpack(f"{order}{len(shape) // 4}i", shape))
+        group = word & 0xFF
+        count = math.prod(struct.unpack(f"{order}{len(shape) // 4}i", shape))
         is_listed = not names or name.decode("latin-1") in names
         if is_listed and (group not in (1, 4, *range(6, 16)) or not 0 <= count <= size):
             label = name.decode("latin-1")[:40] or "a cell"

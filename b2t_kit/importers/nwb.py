@@ -103,8 +103,10 @@ def disorder(units: list[np.ndarray]) -> str:  # empty if all is well
 def check_rates(units: list[np.ndarray], intervals: np.ndarray) -> str:  # (trials, 2) seconds; empty if all is well
     "Return what is odd about the number of spikes within trials; raise `KitError` if the times cannot be in seconds."
     spikes = np.sort(np.concatenate(units))
-    first, last = spikes[0], spikes[-1]
-    begin, end = intervals[:, 0].min(), intervals[:, 1].max()
+    first = spikes[0]
+    last = spikes[-1]
+    begin = intervals[:, 0].min()
+    end = intervals[:, 1].max()
     extent = f"spike times are from {first:g} to {last:g}, the trials from {begin:g} to {end:g} s"
     if not (intervals[:, 0] < last).any() or not (intervals[:, 1] > first).any():
         raise KitError(f"{extent}: no spikes within the trials; do the two have different clocks or units?")
@@ -128,7 +130,8 @@ def unit_counts(units: list[np.ndarray], bin_ms: float) -> Cut:
     "Return how many spikes each unit has in each bin of a time; raises `KitError` beyond the first or last spike."
     spikes = [np.sort(unit) for unit in units]
     everything = np.sort(np.concatenate(units))
-    first, last = everything[0], everything[-1]
+    first = everything[0]
+    last = everything[-1]
     margin = max(1.0, 10 * (last - first) / len(everything))  # seconds that may be silent
 
     def cut(start: float, stop: float) -> np.ndarray:
@@ -206,7 +209,8 @@ class Nwb(Own):
             table = nwb_table(file, self.sentence, self.block)
             if self.series == "units":
                 units = read_units(file)
-                cut, columns = unit_counts(units, self.bin_ms), len(units)
+                cut = unit_counts(units, self.bin_ms)
+                columns = len(units)
                 with reading(file, "units"):
                     intervals = np.array([row[:2] for row in table if row[0] < row[1]])
                     remarks = [disorder(units), check_rates(units, intervals)]
@@ -215,7 +219,8 @@ class Nwb(Own):
                 cut, columns = series_rows(file, self.series, self.bin_ms)
             signal = self.signal(columns, day.session.partition(".")[0])
             for start, stop, sentence, block in table:
-                place, number = f"trial {number}", number + 1
+                place = f"trial {number}"
+                number = number + 1
                 if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
                     limit = MAX_BINS * BIN_SECONDS
                     problem = f"lasts from {start:g} to {stop:g}, expected up to {limit:g} seconds"

@@ -25,7 +25,8 @@ T12 = Signal("t12", 256, ", ".join(FEATURE_KINDS), "area 6v", "-3.5 x RMS",
 T12_FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}  # split -> the authors' folder
 T12_LAYOUT = {"tx1": ("cells", "trials"), "spikePow": ("cells", "trials"), "blockIdx": ("numbers", "trials", 1),
               "sentenceText": ("text", "trials")}
-STORED_COLUMNS, USED_COLUMNS = 256, 128  # stored columns; those of area 6v
+STORED_COLUMNS = 256  # stored columns
+USED_COLUMNS = 128  # those of area 6v
 # A crossing at each of 600 samples of a bin (30 kHz); 1 V, in square microvolts
 T12_MOST = {"tx1": 600, "spikePow": 1e12}
 
@@ -87,7 +88,8 @@ class T12Speech(Importer):
         "Yield the trials of a file; a fault of one spoils the z-score of its block, and so refuses the file."
         layout = {name: T12_LAYOUT[name] for name in T12_LAYOUT if split != "test" or name != "sentenceText"}
         data = read_variables(path, layout)
-        blocks, sentences = data["blockIdx"][:, 0].astype(np.float64), data.get("sentenceText")
+        blocks = data["blockIdx"][:, 0].astype(np.float64)
+        sentences = data.get("sentenceText")
         check_blocks(path, blocks, split == "test")
         faults = list[Fault]()
         for index, cells in enumerate(zip(data["tx1"], data["spikePow"])):

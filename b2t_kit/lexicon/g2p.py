@@ -53,7 +53,8 @@ def read_pronunciations(
         if not entry:
             continue
         head, *rest = entry.split(None, 1)
-        word, phonemes = _VARIANT.sub("", head), "".join(rest).upper()
+        word = _VARIANT.sub("", head)
+        phonemes = "".join(rest).upper()
         try:
             pronunciation = parse_pronunciation(phonemes.removesuffix(" SIL"))
             if scored:
@@ -103,7 +104,8 @@ def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per 
             for (word, text), sizes in zip(entries.items(), lines) if sizes}
 
 # %% ../../nbs/lexicon/g2p.ipynb #2ffd323e
-LETTERS, KEPT = 7, 20  # letters that are seen together; spellings that are followed at once
+LETTERS = 7  # letters that are seen together
+KEPT = 20  # spellings that are followed at once
 
 
 class LetterModel:

@@ -231,7 +231,9 @@ def build_trie(
     for row, (_, labels) in zip(table, unique):
         row[: len(labels)] = labels
     node_of = np.zeros(len(unique), dtype=np.int64)  # that each pronunciation has reached
-    parents, labels_of, count = [np.array([-1])], [np.array([0])], 1
+    parents = [np.array([-1])]
+    labels_of = [np.array([0])]
+    count = 1
     for column in table.T:
         active = np.flatnonzero(column)
         keys, child = np.unique(node_of[active] * (SILENCE + 1) + column[active], return_inverse=True)
@@ -244,7 +246,8 @@ def build_trie(
     np.maximum.at(lookahead, node_of, np.asarray(unigram, np.float32)[words])
     for node in range(count - 1, 0, -1):  # children come after their parents
         lookahead[parent[node]] = max(lookahead[parent[node]], lookahead[node])
-    nodes, order = np.arange(count + 1), np.argsort(node_of, kind="stable")
+    nodes = np.arange(count + 1)
+    order = np.argsort(node_of, kind="stable")
     first = 1 + np.searchsorted(parent[1:], nodes)
     word_first = np.searchsorted(node_of[order], nodes)
     return Trie(first.astype(np.int32), np.concatenate(labels_of).astype(np.uint8), lookahead,

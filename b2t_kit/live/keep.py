@@ -50,11 +50,17 @@ class Keeper:
         tell: Callable[[str, bool], None] = lambda line, bad: None,  # is told why nothing more is kept
     ) -> None:
         "Raise `KitError` if the folder is not empty, or cannot be written."
-        self.folder, self.features, self.tell = Path(folder), features, tell
+        self.folder = Path(folder)
+        self.features = features
+        self.tell = tell
         check_folder(self.folder)
-        self.on, self.failed, self.lost = True, "", 0  # keeping; what the disk said; bytes left out
+        self.on = True  # keeping
+        self.failed = ""  # what the disk said
+        self.lost = 0  # bytes left out
         self.full = ""  # why the recording is not kept any more
-        self.began, self.lock, self.done = time.perf_counter(), threading.Lock(), threading.Event()
+        self.began = time.perf_counter()
+        self.lock = threading.Lock()
+        self.done = threading.Event()
         self.waiting = {"events.jsonl": bytearray(), "features.bin": bytearray()}
         self.lines: dict[int, str] = {}  # finished sentences, by their number
         self.decoded: dict[int, str] = {}  # the same, without corrections
@@ -89,9 +95,11 @@ class Keeper:
                     self.first = self.bins
             for update in moment.updates:
                 if update.final:
-                    self.number, self.words = self.number + 1, ""
+                    self.number = self.number + 1
+                    self.words = ""
                     end = min(self.bins, update.bins)  # a piece may go on after the sentence
-                    first, self.first = max(self.first, end - (update.bins - update.began)), end
+                    first = max(self.first, end - (update.bins - update.began))
+                    self.first = end
                     if not moment.doubt:
                         self.lines[self.number] = self.decoded[self.number] = printable(update.sentence)
                     self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
@@ -129,7 +137,8 @@ class Keeper:
             while True:
                 is_last = self.done.wait(EVERY_SECONDS)
                 with self.lock:
-                    buffers, self.waiting = self.waiting, {name: bytearray() for name in self.waiting}
+                    buffers = self.waiting
+                    self.waiting = {name: bytearray() for name in self.waiting}
                     lines = [*self.lines.values()]
                 self._append("events.jsonl", buffers["events.jsonl"])
                 if not self.full and buffers["features.bin"]:
@@ -141,7 +150,8 @@ class Keeper:
                 if is_last:
                     return
         except Exception as error:  # the disk is full, or the folder has gone; whatever it is, the page says it
-            self.on, self.failed = False, getattr(error, "strerror", None) or printable(error)
+            self.on = False
+            self.failed = getattr(error, "strerror", None) or printable(error)
             self.tell(self.line, True)
 
     def _append(self, name: str, body: bytes | bytearray) -> None:

@@ -79,7 +79,9 @@ def measure_session(sentences: Sequence[SentenceTiming]) -> Measures | None:
 
 # %% ../../nbs/live/measures.ipynb #1ebe2690
 STAGES = ("wait", "model", "search", "words", "computed")
-LAST_FRAMES, LAST_SENTENCES = 1 << 16, 1000  # of which delays are kept
+# of which delays are kept
+LAST_FRAMES = 1 << 16
+LAST_SENTENCES = 1000
 
 
 class DelayLedger:
@@ -94,7 +96,8 @@ class DelayLedger:
 
     def add(self, update: Update) -> None:
         "Enter a frame, or the end of a sentence."
-        seconds, words = update.bins * BIN_SECONDS + update.delay, tuple(word for word, _ in update.words)
+        seconds = update.bins * BIN_SECONDS + update.delay
+        words = tuple(word for word, _ in update.words)
         if update.final:
             ends = tuple(BIN_SECONDS * end for end in update.ends)
             self.finals.append(update.delay)

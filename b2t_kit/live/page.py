@@ -43,7 +43,9 @@ from ..training.log import Canvas, notebook_display
 # %% ../../nbs/live/page.ipynb #0f8f6a64
 SHOWN_BINS = 400  # eight seconds
 IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100}
-ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its colour scale
+# most rows of the heat map; z-scores at the ends of its colour scale
+ROWS = 128
+CLIP = 0.9
 
 
 def colour_bytes(bins: np.ndarray) -> np.ndarray:
@@ -73,7 +75,8 @@ class Feed:
     "Recent messages, for readers of any speed."
 
     def __init__(self) -> None:
-        self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
+        self.lock = threading.Lock()
+        self.name = secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()}
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "unknown": (), "doubtful": False,
                                     "words_ms": None, "doubt": "", "over": False}
@@ -123,7 +126,8 @@ class Feed:
             messages = {kind: [entry for change, entry in entries if change > reader.seen]
                         for kind, entries in self.log.items()}
             columns = messages.pop("columns")
-            reader.messages, reader.seen = reader.messages + 1, self.changes
+            reader.messages = reader.messages + 1
+            reader.seen = self.changes
             return {"number": reader.messages, "feed": self.name, "bins": self.bins,
                     "rows": len(columns[0]) if columns else 0, "columns": base64.b64encode(b"".join(columns)).decode(),
                     **messages, **self.now}
@@ -146,7 +150,8 @@ def page() -> tuple[str, dict[str, str]]:
                   "Content-Type": "text/html; charset=utf-8"}
 
 # %% ../../nbs/live/page.ipynb #743aa8ee
-LOOPBACK, EVERYWHERE = ("127.0.0.1", "localhost", "::1"), ("0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -172,9 +177,13 @@ MOST_READERS = 8  # pages of a role that are open at the same time
 MOST_ON_THEIR_WAY = 2  # messages to a page that it has not yet said to have drawn
 PAUSE = 0.03  # seconds between two messages to a page
 PULSE = 1.0  # seconds after which there is a message in any case, so that a page knows that we are there
-QUIET, GONE = 3.0, 20.0  # seconds without a sign of life after which a page makes room for another; is given up
+# seconds without a sign of life after which a page makes room for another; is given up
+QUIET = 3.0
+GONE = 20.0
 SILENT = 10.0  # seconds until a connection that asks for nothing is closed
-EACH, DRAWN = 0.05, 0.005  # seconds that a request, or "shown", takes up, so that one page's flood is its own
+# seconds that a request, or "shown", takes up, so that one page's flood is its own
+EACH = 0.05
+DRAWN = 0.005
 TRY_LATER = 1013  # why a WebSocket is closed (RFC 6455)
 LISTENER = ("mark",)  # what a listener may request
 
@@ -194,16 +203,20 @@ class PageServer:
         if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
             raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
         self.server = optional_library("websockets.asyncio.server")
-        self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
+        self.session = session
+        self.feed = Feed()
+        self.proxy = urlsplit(origin.rstrip("/"))
         self.readers: list[Reader] = []  # of the pages that are open
         self.socket = bound or listen(host, port)
-        self.host, self.port = host, self.socket.getsockname()[1]
+        self.host = host
+        self.port = self.socket.getsockname()[1]
         safe = host in LOOPBACK and not origin
         self.tokens = {role: "" if safe else secrets.token_urlsafe(24) for role in ("operator", "listener")}
         query = {role: f"?token={token}" if token else "" for role, token in self.tokens.items()}
         base = origin.rstrip("/") or f"http://{url_host(host)}:{self.port}"
         self.listen = f"listen{query['listener']}"  # where the listener's page is, from the operator's
-        self.url, self.listener_url = f"{base}/{query['operator']}", f"{base}/{self.listen}"
+        self.url = f"{base}/{query['operator']}"
+        self.listener_url = f"{base}/{self.listen}"
         self.closing = threading.Event()
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="live page", daemon=True)
 
@@ -250,7 +263,8 @@ class PageServer:
 
     def _answer(self, connection: Any, request: Any) -> Any:
         "Answer with a page, or with None for a stream that may be opened; others are not allowed."
-        address, host = urlsplit(request.path), request.headers.get("Host", "")
+        address = urlsplit(request.path)
+        host = request.headers.get("Host", "")
         path = "/" + address.path.removeprefix(self.proxy.path).lstrip("/")  # a proxy may leave its own in front
         hosts = {*(f"{url_host(name)}:{self.port}" for name in (*LOOPBACK, self.host)), self.proxy.netloc} - {""}
         token = self.tokens["listener" if path.startswith("/listen") else "operator"]
@@ -313,7 +327,8 @@ class PageServer:
 
     def _about(self, status: Status, reader: Reader) -> dict[str, Any]:
         "Return the state of the session for a message."
-        keeper, session = self.session.keeper, self.session
+        keeper = self.session.keeper
+        session = self.session
         answers = [reader.answers.popleft() for _ in range(len(reader.answers))]
         content = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
                    "kept": keeper.line if keeper else NOTHING_KEPT}
@@ -328,13 +343,15 @@ class PageServer:
         "Carry out a page's request, and report to that page only; return whether it has drawn a message."
         try:
             request = json.loads(message)
-            kind, text = request.get("ask"), request.get("text", "")
+            kind = request.get("ask")
+            text = request.get("text", "")
         except (ValueError, AttributeError, RecursionError):
             return False  # no request
         if not isinstance(kind, str) or not isinstance(text, str):
             return False
         if kind == "shown" and is_whole(text) and reader.shown < int(text) <= reader.messages:
-            reader.shown, reader.alive = int(text), time.monotonic()
+            reader.shown = int(text)
+            reader.alive = time.monotonic()
         if kind in ("shown", "stop"):
             return kind == "shown"
         try:
@@ -357,8 +374,12 @@ class Widget:
     def __init__(self, session: LiveSession, display: Callable[..., Any]) -> None:
         import ipywidgets
 
-        self.session, self.feed, self.canvas = session, Feed(), Canvas(display)
-        self.status, self.note, self.drawn_at = "", "", 0.0
+        self.session = session
+        self.feed = Feed()
+        self.canvas = Canvas(display)
+        self.status = ""
+        self.note = ""
+        self.drawn_at = 0.0
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
         self.box = ipywidgets.HBox([self.text])
         for kind, label in (("cue", "The sentence ends"), ("hotword", "Expect the word"), ("say", "Say it"),
@@ -374,7 +395,8 @@ class Widget:
         "Draw, unless that was done a moment ago."
         self.feed.show(moment)
         changed = moment.status.name != self.status
-        self.status, self.note = moment.status.name, moment.note or self.note
+        self.status = moment.status.name
+        self.note = moment.note or self.note
         if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > REDRAWN:
             self.draw()
 
@@ -384,7 +406,9 @@ class Widget:
         from matplotlib import colormaps
         from PIL import Image
 
-        self.drawn_at, feed, buffer = time.monotonic(), self.feed, io.BytesIO()
+        self.drawn_at = time.monotonic()
+        feed = self.feed
+        buffer = io.BytesIO()
         if feed.bins:  # the newest on the right
             picture = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T
             picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)

@@ -38,8 +38,10 @@ ADDRESS = "127.0.0.1:5560"  # where a stream is sent unless asked otherwise
 BUFFERED = 1000  # messages that a sender and a receiver hold
 MOST_READ = 50  # entries or markers that are read at once
 MOST_MESSAGE = 1 << 22  # bytes that are received; a second of the widest recordings is a tenth of it
-BIN_MARK, BIN_HEADER = b"b2t1", struct.Struct("<4sQQIIB")  # mark, stream, first bin's number, bins, features, flags
-CUE_FLAG, END_FLAG = 1, 2  # the sentence ends; the sender ends
+BIN_MARK = b"b2t1"
+BIN_HEADER = struct.Struct("<4sQQIIB")  # mark, stream, first bin's number, bins, features, flags
+CUE_FLAG = 1  # the sentence ends
+END_FLAG = 2  # the sender ends
 
 
 def to_message(piece: Piece, end: bool = False) -> list[bytes]:
@@ -91,10 +93,15 @@ class StreamSender:
         "Wait for a slow receiver, or leave pieces out; raise `KitError` if the address cannot be used."
         split_address(address)
         self.zmq = optional_library("zmq")
-        self.stream, self.waits, self.dropped, self.sent = time.time_ns(), waits, 0, 0
+        self.stream = time.time_ns()
+        self.waits = waits
+        self.dropped = 0
+        self.sent = 0
         self.context = self.zmq.Context()
         self.socket = self.context.socket(self.zmq.XPUB)
-        self.socket.sndhwm, self.socket.xpub_nodrop, self.socket.linger = BUFFERED, 1, 2000
+        self.socket.sndhwm = BUFFERED
+        self.socket.xpub_nodrop = 1
+        self.socket.linger = 2000
         self.socket.ipv6 = "[" in address
         try:
             self.socket.bind(f"tcp://{address}")
@@ -144,7 +151,10 @@ class StreamSource(LiveSource):
     def __init__(self, address: str = ADDRESS, stays: bool = False) -> None:
         "Wait for another sender when one says that it has ended, if it `stays`."
         split_address(address)
-        self.zmq, self.address, self.stays, self.refused = optional_library("zmq"), address, stays, Counter()
+        self.zmq = optional_library("zmq")
+        self.address = address
+        self.stays = stays
+        self.refused = Counter()
 
     @property
     def waiting(self) -> str:  # type: ignore[override]
@@ -154,17 +164,26 @@ class StreamSource(LiveSource):
         "Yield pieces as they arrive, also after the sender has started again; ends when a sender says so."
         from zmq.utils.monitor import recv_monitor_message
 
-        zmq, url, retry = self.zmq, f"tcp://{self.address}", math.inf
+        zmq = self.zmq
+        url = f"tcp://{self.address}"
+        retry = math.inf
         with zmq.Context() as context, context.socket(zmq.SUB) as socket, socket.get_monitor_socket() as monitor:
-            socket.rcvhwm, socket.maxmsgsize, socket.linger, socket.ipv6 = BUFFERED // 4, MOST_MESSAGE, 0, "[" in url
-            socket.handshake_ivl, socket.heartbeat_ivl, socket.reconnect_ivl_max = 3000, 2000, 1000  # milliseconds
+            socket.rcvhwm = BUFFERED // 4
+            socket.maxmsgsize = MOST_MESSAGE
+            socket.linger = 0
+            socket.ipv6 = "[" in url
+            # milliseconds
+            socket.handshake_ivl = 3000
+            socket.heartbeat_ivl = 2000
+            socket.reconnect_ivl_max = 1000
             socket.connect(url)
             socket.subscribe(b"")
             while not stop.is_set():
                 ready = socket.poll(50)
                 self.looked = time.perf_counter()
                 while monitor.poll(0):
-                    event, retry = zmq.Event(recv_monitor_message(monitor)["event"]), math.inf
+                    event = zmq.Event(recv_monitor_message(monitor)["event"])
+                    retry = math.inf
                     if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                         self.link = "connected"
                     elif event == zmq.Event.DISCONNECTED:  # after bytes that are none of ZeroMQ, it does not try again
@@ -197,7 +216,8 @@ JUMP = 2.5  # bins that a time stamp may be late before the bins between are cal
 
 def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int], float | None]:
     "Return the bins that are missing before each of these, by time stamps in seconds, and when the next one is due."
-    times, counts = list(stamps), list[int]()
+    times = list(stamps)
+    counts = list[int]()
     for index in range(len(times) - 2, -1, -1):  # bins that were stamped at once were recorded one after the other
         if stamps[index + 1] - stamps[index] < BIN_SECONDS / 2:
             times[index] = times[index + 1] - BIN_SECONDS
@@ -222,18 +242,24 @@ class LslSource(LiveSource):
         names = name + markers
         if not name or not names.isprintable() or set(names) & set("'\"<>&"):
             raise KitError(f"source: 'lsl:{printable(name)}' should be lsl:NAME, the name of a stream without quotes")
-        self.pylsl, self.name, self.markers, self.text = optional_library("pylsl", "lsl"), name, markers, text
+        self.pylsl = optional_library("pylsl", "lsl")
+        self.name = name
+        self.markers = markers
+        self.text = text
         with suppress(NotImplementedError):  # a system's own, older library
             self.pylsl.util.set_config_content("[log]\nlevel = -2\n")
         self.gone = self.pylsl.util.LostError, self.pylsl.util.TimeoutError
         self.marks: Any = None  # the inlet of the markers
-        self.refused, self.waiting = Counter(), f"no LSL stream named {name} is announced"
+        self.refused = Counter()
+        self.waiting = f"no LSL stream named {name} is announced"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they come, also of a stream that starts again under the same name."
         while not stop.is_set():
             for info in self.pylsl.resolve_byprop("name", self.name, timeout=1.0)[:1]:
-                rate, channels, fault = info.nominal_srate(), info.channel_count(), ""
+                rate = info.nominal_srate()
+                channels = info.channel_count()
+                fault = ""
                 if info.channel_format() == self.pylsl.lib.cf_string:
                     fault = "text"
                 elif rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
@@ -254,8 +280,12 @@ class LslSource(LiveSource):
                                        processing_flags=self.pylsl.proc_clocksync)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
-        self.marks, resolver = None, self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
-        stream, number, due, is_reported = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
+        self.marks = None
+        resolver = self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
+        stream = uuid.UUID(info.uid()).int >> 65
+        number = 0
+        due = None
+        is_reported = not self.markers
         while not stop.is_set():
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             patience = time.monotonic() + 0.05
@@ -263,8 +293,10 @@ class LslSource(LiveSource):
                 time.sleep(0.01)  # a gap, or the rest of a group is on its way
                 tail, tail_stamps = inlet.pull_chunk(0.0, BUFFERED)
                 if len(tail_stamps):
-                    rows, stamps = np.concatenate([rows, tail]), np.concatenate([stamps, tail_stamps])
-            clock, now = self.pylsl.local_clock(), time.perf_counter()
+                    rows = np.concatenate([rows, tail])
+                    stamps = np.concatenate([stamps, tail_stamps])
+            clock = self.pylsl.local_clock()
+            now = time.perf_counter()
             if len(stamps):
                 missing, due = count_missing(stamps, due)
                 with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
@@ -299,7 +331,9 @@ LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much i
     (b"threshold_crossings_bin", b"spike_band_power_bin", "<i2", b"tracking_id", 20),
 )
 SAMPLES = ("int8", "int16", "int32", "float32", "float64")  # types of a field `samples`
-TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the state in which the participant speaks
+# a stream of BRAND's tasks, and the state in which the participant speaks
+TASK_STATES = "task_state"
+SPEAKING = b"1"
 
 
 def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
@@ -307,7 +341,9 @@ def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, in
     for first, second, kind, counter, step in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
-        crossings, powers, count = values[first], values[second] if second else b"", values.get(counter, b"")
+        crossings = values[first]
+        powers = values[second] if second else b""
+        count = values.get(counter, b"")
         try:
             with np.errstate(over="ignore"):
                 row = np.concatenate([np.frombuffer(crossings, kind).astype(np.float32), np.frombuffer(powers, "<f4")])
@@ -330,9 +366,13 @@ class RedisSource(LiveSource):
         if dtype not in SAMPLES or not stream:
             raise KitError(f"source: 'redis:{address}/{stream}/{dtype}' should be redis:HOST:PORT/STREAM/TYPE; "
                            f"types are {', '.join(SAMPLES)}")
-        self.address, self.login = address, {"username": user or None, "password": password or None}
-        self.redis, self.stream, self.dtype = optional_library("redis", "redis"), stream, dtype
-        self.refused, self.waiting = Counter(), f"nobody answers at {address}"
+        self.address = address
+        self.login = {"username": user or None, "password": password or None}
+        self.redis = optional_library("redis", "redis")
+        self.stream = stream
+        self.dtype = dtype
+        self.refused = Counter()
+        self.waiting = f"nobody answers at {address}"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they are added, also after the server or the program that adds them has started again."
@@ -340,11 +380,15 @@ class RedisSource(LiveSource):
         client = self.redis.Redis(self.host, self.port, protocol=2, socket_timeout=1.5, retry=no_retry, **self.login)
         idle_text = f"the server at {self.address} gets nothing for {self.stream}"
         positions: dict[str, bytes] = {}  # the last entry of each stream
-        number, run, state = -1, 0, b""  # the last bin, of which start of its program; the task's state
+        # the last bin, of which start of its program; the task's state
+        number = -1
+        run = 0
+        state = b""
         while not stop.is_set():
             try:
                 if not positions:  # what was added before we came is left
-                    bins, states = client.xrevrange(self.stream, count=1), list[Any]()
+                    bins = client.xrevrange(self.stream, count=1)
+                    states = list[Any]()
                     with suppress(self.redis.ResponseError):  # a key of this name may be something else
                         states = client.xrevrange(TASK_STATES, count=1)
                         positions = {TASK_STATES: states[0][0] if states else b"0-0"}
@@ -367,7 +411,8 @@ class RedisSource(LiveSource):
             for entry_id, name, values in sorted(entries, key=lambda entry: int(entry[0].split(b"-")[0])):
                 positions[name] = entry_id
                 if name != self.stream:
-                    previous, state = state, values.get(b"taskState", b"")
+                    previous = state
+                    state = values.get(b"taskState", b"")
                     if previous == SPEAKING != state and run:
                         yield Piece(number + 1, np.zeros((0, 0), np.float32), time.perf_counter(), run, cue=True)
                     continue
@@ -376,7 +421,8 @@ class RedisSource(LiveSource):
                 except KitError as error:
                     count_refusal(self.refused, error)
                     continue
-                self.waiting, last = idle_text, number
+                self.waiting = idle_text
+                last = number
                 number = number + 1 if counter is None else counter
                 run = run if run and number >= last else int(entry_id.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)

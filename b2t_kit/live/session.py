@@ -155,7 +155,9 @@ def plain_text(text: str) -> str:
 
 # %% ../../nbs/live/session.ipynb #c799277f
 UNSURE = 0.99  # words below this confidence are dotted: the fewest wrong words that look right, for few dots
-UNEXPLAINED, BESIDE = 8.0, 3.0  # nats that phonemes are better than a word, and than one beside such a word
+# nats that phonemes are better than a word, and than one beside such a word
+UNEXPLAINED = 8.0
+BESIDE = 3.0
 
 
 @dataclass(frozen=True)
@@ -170,14 +172,18 @@ def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
     "Return what was heard of each word of the sentence that has just ended; nothing of a decoder without a network."
     if not len(getattr(decoder, "logits", ())):
         return ()
-    windows, search = decoder.windows, decoder.search
+    windows = decoder.windows
+    search = decoder.search
     rows = torch.log_softmax(torch.from_numpy(decoder.logits / search.temperature), 1)
     rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
-    rows, start, found = rows[:, :SILENCE], 0, list[Heard]()
+    rows = rows[:, :SILENCE]
+    start = 0
+    found = list[Heard]()
     names = search.lexicon.names
     for (word, _), end_bin in zip(update.words, update.ends):
         end = (end_bin - update.began - windows.missing - windows.patch) // windows.stride + 1
-        span, start = rows[start:end], max(start, end)
+        span = rows[start:end]
+        start = max(start, end)
         forms = [[one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())]
         costs = [(float(ctc_loss(span[:, None], torch.tensor([form]), torch.tensor([len(span)]),
                                  torch.tensor([len(form)]), reduction="sum")), len(form))
@@ -206,9 +212,13 @@ def known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  
     return tuple(" ".join(run) for run in runs if tuple(labels.get(name, 0) for name in run) in lexicon.spoken)
 
 # %% ../../nbs/live/session.ipynb #882426f3
-JUDGED_WORDS, FEWEST_WORDS = 6, 3  # that are judged together; fewer than the second say nothing
+# that are judged together; fewer than the second say nothing
+JUDGED_WORDS = 6
+FEWEST_WORDS = 3
 MOST_LACKING = 4.0  # nats a phoneme that a word can lack
-HARDLY, NOT = 1.0, 1.4  # nats a phoneme that words lack on average: hardly believed, and not at all
+# nats a phoneme that words lack on average: hardly believed, and not at all
+HARDLY = 1.0
+NOT = 1.4
 
 
 class Belief:
@@ -239,7 +249,9 @@ class Belief:
 
 # %% ../../nbs/live/session.ipynb #d25962dc
 MOST_HOTWORDS = 100  # that may be added while a session goes on
-MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; hotwords that wait for whoever asked
+# that wait; hotwords that wait for whoever asked
+MOST_CUES = 20
+MOST_WAITING_EACH = 5
 MOST_CALM = 1.0  # seconds, of the dial on a page
 TYPE_A_WORD = "type a name in letters, such as szczepanski, or with its sounds: szczepanski SH CH EH P AA N S K IY"
 REQUESTS = ("cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete")
@@ -250,24 +262,32 @@ class LiveSession:
     "A source, a decoder, and those who watch."
 
     def __init__(self, decoder: StreamDecoder, source: LiveSource, watchers: Sequence[Watcher] = ()) -> None:
-        self.decoder, self.source, self.watchers = decoder, source, list(watchers)
+        self.decoder = decoder
+        self.source = source
+        self.watchers = list(watchers)
         if source.num_features not in (None, decoder.features):
             raise KitError(f"source: has {source.num_features} features, and the decoder was trained with "
                            f"{decoder.features}")
         # zeros stand for z-scores that are missing, the bin before for raw features, of which 0 is no average
         self.bridge = Bridge(decoder.features, "repeat" if decoder.norm else "zero")
-        self.inbox, self.stop, self.ledger = Inbox(source), threading.Event(), DelayLedger()
+        self.inbox = Inbox(source)
+        self.stop = threading.Event()
+        self.ledger = DelayLedger()
         self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else source.pace)
-        self.state, self.says = SessionState(began=time.perf_counter()), hasattr(source, "say")
+        self.state = SessionState(began=time.perf_counter())
+        self.says = hasattr(source, "say")
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.worker, self.pending = ThreadPoolExecutor(1, "hotword"), Counter[Answer]()  # what waits, by who asked
+        self.worker = ThreadPoolExecutor(1, "hotword")
+        self.pending = Counter[Answer]()  # what waits, by who asked
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # finished ones: said, if known, and decoded
         self.troubles: Counter[str] = Counter()  # messages that a watcher could not show
         self.belief = Belief(getattr(decoder, "expected_loss", 0.0))
         self.marks = dict[int, SentenceMark]()  # the last one of each sentence
         self.bins = self.finals = 0
         self.keeper: Any = None  # a `Keeper`, which is also among the watchers
-        self._refused, self._status = Counter[str](), Status("", "")  # as they were a moment ago
+        # as they were a moment ago
+        self._refused = Counter[str]()
+        self._status = Status("", "")
 
     @property
     def refused(self) -> Counter[str]:
@@ -276,7 +296,8 @@ class LiveSession:
 
     def status(self) -> Status:
         "Return the current state of the stream; from any thread, at any time."
-        now, source = time.perf_counter(), self.source
+        now = time.perf_counter()
+        source = self.source
         starts = [start for start in (self.state.decoding, self.inbox.oldest, source.looked)
                   if start is not None and not source.waits]
         return stream_status(self.state, source, now, now - min(starts, default=now))
@@ -301,7 +322,8 @@ class LiveSession:
         answer: Answer | None = None,  # is told how that went; None: all watchers are
     ) -> None:
         "Request something, from any thread; raise `KitError` if that is not possible now."
-        answer, text = answer or self.note, plain_text(text)
+        answer = answer or self.note
+        text = plain_text(text)
         if what not in REQUESTS or (what == "say" and not self.says) or (what[:4] == "keep" and not self.keeper):
             raise KitError(f"'{printable(what[:20])}': cannot be asked of this session")
         if what == "stop":
@@ -340,7 +362,9 @@ class LiveSession:
             self.worker.submit(self._change_hotwords, what, text, answer)
 
     def _change_hotwords(self, what: str, text: str, answer: Answer) -> None:
-        note, bad, decoder = f"expected from the next sentence on: {text}", False, self.decoder
+        note = f"expected from the next sentence on: {text}"
+        bad = False
+        decoder = self.decoder
         try:
             if what == "forget":
                 decoder.remove_hotword(text)
@@ -358,7 +382,8 @@ class LiveSession:
                 except KitError:
                     raise KitError(f"hotword: '{text[:40]}' cannot be expected; {TYPE_A_WORD}") from None
         except Exception as error:  # shown where somebody asked; a KitError says what to do
-            note, bad = str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True
+            note = str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}"
+            bad = True
         finally:
             self.pending[answer] -= 1
         answer(note, bad)
@@ -374,7 +399,8 @@ class LiveSession:
             self.state.warming = part
             self._tell()
 
-        reason, self.state.began = "stopped by an error", time.perf_counter()
+        reason = "stopped by an error"
+        self.state.began = time.perf_counter()
         try:
             self.decoder.warm_up(warming)
             if self.decoder.note:
@@ -400,11 +426,13 @@ class LiveSession:
     def _step(self) -> None:
         "Carry out requests, decode the next piece, if one comes, and report changes."
         while not self.cues.empty():
-            answer, updates = self.cues.get_nowait(), self.decoder.cue()
+            answer = self.cues.get_nowait()
+            updates = self.decoder.cue()
             self._tell(updates=updates)
             if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
-        new_piece, state = self.inbox.take(), self.state
+        new_piece = self.inbox.take()
+        state = self.state
         pieces = self.bridge.wait(time.perf_counter()) if new_piece is None else []
         if new_piece is not None:
             state.decoding = new_piece.arrived
@@ -427,7 +455,8 @@ class LiveSession:
                 state.doubt = ""
         state.decoding, previous, self._refused = None, self._refused, self.refused
         if self._refused != previous:
-            state.refused, reason = time.perf_counter(), (self._refused - previous).most_common(1)[0][0]
+            state.refused = time.perf_counter()
+            reason = (self._refused - previous).most_common(1)[0][0]
             state.reason = f"{reason} ({self._refused[reason]} times)"
         if self.status() != self._status:
             self._tell()
@@ -474,7 +503,8 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:  # None: standard output
         self.stream = stream or sys.stdout
         self.grows = self.stream.isatty()
-        self.before, self.status = "", ("", "")
+        self.before = ""
+        self.status = ("", "")
 
     def show(self, moment: Moment) -> None:
         "Rewrite the line, or end it."
@@ -538,7 +568,8 @@ def open_decoder(
     "Return a decoder that is ready for bins; raise `KitError` if a file cannot be used."
     sources = [RunLogits(run, data) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
-    options, (record, digest) = DecodeOptions(lm, **search), source.record()
+    options = DecodeOptions(lm, **search)
+    record, digest = source.record()
     first, *others = [source.decoder for source in sources]
     words = choose_words(lm or record.model, options.lexicon, exclude + source.sentences(), names=first.order.names,
                          training=source.training(), folder=source.words_folder(source.folder))

@@ -89,7 +89,11 @@ class RecordingSource(LiveSource):
         self.session = session or days[-1]
         if self.session not in days:
             raise KitError(f"session: '{session}' is not a day with data_{split}.hdf5; choose {', '.join(days)}")
-        self.data, self.split, self.trials, self.pace, self.waits = data, split, trials, pace, not pace
+        self.data = data
+        self.split = split
+        self.trials = trials
+        self.pace = pace
+        self.waits = not pace
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         first = 0
@@ -122,7 +126,10 @@ class ParticipantSource(LiveSource):
         self.session = session or list(days)[-1]
         if self.session not in days:
             raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
-        self.day, self.pace, self.stays, self.waits = days[self.session], pace, stays, not pace
+        self.day = days[self.session]
+        self.pace = pace
+        self.stays = stays
+        self.waits = not pace
         indices = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
         self.moments = [moments(self.day.raw(index)[0]) for index in indices]
         self.num_features = len(self.moments[0][0])
@@ -159,7 +166,8 @@ class ParticipantSource(LiveSource):
                 return
             features = self.record(sentence, number)
             yield from play(features, first, sentence, self.pace, stop)
-            first, number = first + len(features), number + 1
+            first = first + len(features)
+            number = number + 1
 
 # %% ../../nbs/live/sources.ipynb #70bad8c6
 REPAIRS = {  # what is counted
@@ -195,7 +203,9 @@ class Bridge:
 
     def __init__(self, num_features: int, fill: Literal["repeat", "zero"] = "repeat") -> None:
         "A missing bin becomes the one before, or zeros."
-        self.num_features, self.fill, self.repairs = num_features, fill, Counter[str]()  # as in `REPAIRS`
+        self.num_features = num_features
+        self.fill = fill
+        self.repairs = Counter[str]()  # as in `REPAIRS`
         self.refused: Counter[str] = Counter()  # pieces, by what is wrong with them
         self.stream: int | None = None
         self.next = 0  # number of the bin that comes next
@@ -204,7 +214,8 @@ class Bridge:
         self.damaged = False  # no sentence will be made of these bins, so nothing is put in the place of lost ones
         self.heard: float | None = None  # when the last piece came; None between sentences
         self.looked = 0.0  # when somebody last looked for bins
-        self.since_cue, self.early = SHORTEST, 0  # bins since the last cue; cues in a row that came too early
+        self.since_cue = SHORTEST  # bins since the last cue
+        self.early = 0  # cues in a row that came too early
         self.gave_up = False  # nothing has come for so long that the sentence was ended
 
     @property
@@ -231,9 +242,11 @@ class Bridge:
         pieces = list[Piece]()
         if self.stream is not None and (piece.stream != self.stream or piece.end < self.next - LONGEST_GAP):
             self.repairs["restarts"] += 1
-            pieces, self.stream = self._close("restart", piece.arrived), None
+            pieces = self._close("restart", piece.arrived)
+            self.stream = None
         if self.stream is None:
-            self.stream, self.next = piece.stream, piece.first
+            self.stream = piece.stream
+            self.next = piece.first
         missing = max(piece.first - self.next, 0)
         self.repairs["missing"] += missing
         if missing and not self.gave_up and not self.damaged:  # what was lost after a stall is of no sentence
@@ -254,7 +267,8 @@ class Bridge:
         if len(rows) or is_cue:
             pieces.append(replace(piece, first=self.next, bins=rows, cue=is_cue))
         self.next += len(rows)
-        self.heard, self.gave_up = None if is_cue else piece.arrived, False
+        self.heard = None if is_cue else piece.arrived
+        self.gave_up = False
         return pieces
 
     def _early(self, piece: Piece) -> bool:
@@ -279,21 +293,27 @@ class Bridge:
 
     def _close(self, reason: str, now: float) -> list[Piece]:
         "Return the end of a sentence that its participant did not end; nothing if no sentence is open."
-        is_open, self.heard = self.heard is not None, None
+        is_open = self.heard is not None
+        self.heard = None
         empty = np.zeros((0, self.num_features), np.float32)
         return [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
 
 # %% ../../nbs/live/sources.ipynb #58557e75
-MOST_PIECES, MOST_BYTES = 500, 1 << 24  # that wait: ten seconds of single bins; one piece is always taken
+# that wait: ten seconds of single bins; one piece is always taken
+MOST_PIECES = 500
+MOST_BYTES = 1 << 24
 
 
 class Inbox:
     "A bounded queue between a source's thread and the decoder."
 
     def __init__(self, source: LiveSource) -> None:
-        self.source, self.dropped, self.ended = source, 0, False
+        self.source = source
+        self.dropped = 0
+        self.ended = False
         self.waiting: deque[Piece] = deque()
-        self.changed, self.stop = threading.Condition(), threading.Event()
+        self.changed = threading.Condition()
+        self.stop = threading.Event()
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run, name="live source", daemon=True)
 
@@ -373,15 +393,23 @@ def swing_together(rows: np.ndarray) -> bool:  # (N, C) float64
 
 
 # %% ../../nbs/live/sources.ipynb #ec714db9
-JUDGED, EVERY = 150, 25  # bins that are judged, three seconds; and from one look to the next
+# bins that are judged, three seconds; and from one look to the next
+JUDGED = 150
+EVERY = 25
 BY_CHANCE = 10  # bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
 MANY = 200  # so many features, even of one spike a second, are not all silent in one bin in ten
-STILL, GONE_STILL = 0.3, 0.15  # fractions of the features that may be still; of those that nearly always moved before
-SPREAD, MOST_MEAN = (0.2, 3.0), 1.5  # of z-scores: of the typical feature; of all
+# fractions of the features that may be still; of those that nearly always moved before
+STILL = 0.3
+GONE_STILL = 0.15
+# of z-scores: of the typical feature; of all
+SPREAD = (0.2, 3.0)
+MOST_MEAN = 1.5
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
 PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
 BACKLOG = 10.0  # most seconds that bins may have waited on their way; they come at once and are no faster sender
-SETTLED, SLOW = 1.0, 3.0  # seconds that bins must come too fast; too slowly, as they also do to a busy machine
+# seconds that bins must come too fast; too slowly, as they also do to a busy machine
+SETTLED = 1.0
+SLOW = 3.0
 STANDS = "the numbers of the bins stand still or run back, so no bin can be decoded"
 STARTS = 4  # starts of a sender within `JUDGED` bins that are too many
 
@@ -391,7 +419,9 @@ class Quality:
 
     def __init__(self, num_features: int, zscored: bool, pace: float = 1.0) -> None:
         "The decoder expects z-scores, or not; how many bins come in a second is judged at pace 1 only."
-        self.zscored, self.pace, self.stream = zscored, pace, 0
+        self.zscored = zscored
+        self.pace = pace
+        self.stream = 0
         self.bins: deque[np.ndarray] = deque(maxlen=JUDGED)
         self.numbers: deque[int] = deque(maxlen=JUDGED)  # of the bins of this stream
         # of each bin since the last cue: its number, seconds without pauses, and when it was sent at the latest
@@ -399,9 +429,11 @@ class Quality:
         self.clock = self.due = self.arrived = 0.0
         self.fast_since: float | None = None  # when bins began to come too fast
         self.starts: deque[int] = deque(maxlen=STARTS)  # bins before each of the last starts of a sender
-        self.count, self.fault = 0, ""  # bins so far; what is wrong with the last ones
+        self.count = 0  # bins so far
+        self.fault = ""  # what is wrong with the last ones
         self.broken = np.zeros(num_features, bool)  # features whose values cannot be; few enough to go on without them
-        self.looks, self.moved = 0, np.zeros(num_features)  # times that features were fine; in which each moved
+        self.looks = 0  # times that features were fine
+        self.moved = np.zeros(num_features)  # in which each moved
 
     @property
     def remark(self) -> str:  # empty if there is nothing to say
@@ -415,7 +447,8 @@ class Quality:
         elif self.numbers and piece.end < max(self.numbers) - LONGEST_GAP:  # a restart, as for the bridge
             self.numbers.clear()
             self.times.clear()
-        period, rows = self.count // EVERY, piece.bins[-JUDGED:]
+        period = self.count // EVERY
+        rows = piece.bins[-JUDGED:]
         self.bins.extend(rows)
         self.numbers.extend(range(piece.end - len(rows), piece.end))
         self._note_times(piece, len(rows))
@@ -452,7 +485,9 @@ class Quality:
         wanted = 1 / BIN_SECONDS
         if self.pace != 1 or len(self.times) < EVERY:
             return wanted
-        first, last, recent = self.times[0], self.times[-1], self.times[-min(len(self.times), 2 * EVERY)]
+        first = self.times[0]
+        last = self.times[-1]
+        recent = self.times[-min(len(self.times), 2 * EVERY)]
         seconds = max(last[2] - recent[2], 1e-3)
         rate = (last[0] - recent[0]) / seconds
         if rate > 1.7 * wanted:
@@ -476,7 +511,8 @@ class Quality:
         num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
         if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
             return f"{num_lost / (num_lost + len(numbers)):.0%} of the bins are lost"
-        rate, wanted = self._rate(), 1 / BIN_SECONDS
+        rate = self._rate()
+        wanted = 1 / BIN_SECONDS
         if rate < 0.5 and len(self.times) >= EVERY:
             return STANDS
         if rate != wanted:
@@ -495,7 +531,10 @@ class Quality:
                 return f"{broken.mean():.0%} of the features have NaN or enormous values"
             return f"{1 - valid.mean():.0%} of the bins have NaN or enormous values"
         rows = rows[valid]
-        still, spread, mean, least = np.ptp(rows, axis=0) == 0, rows.std(0), rows.mean(), rows.min()
+        still = np.ptp(rows, axis=0) == 0
+        spread = rows.std(0)
+        mean = rows.mean()
+        least = rows.min()
         if len(self.bins) == JUDGED:
             gone = still & (self.moved[~self.broken] > 0.9 * self.looks)
             if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):

@@ -39,11 +39,17 @@ class Windows:
     "Smooths bins as they arrive, and cuts them into the patches of a decoder's frames."
 
     def __init__(self, config: SpeechConfig) -> None:
-        model, augment = config.model, config.augment
+        model = config.model
+        augment = config.augment
         if model.stride > model.patch:
             raise KitError(f"stride: {model.stride} bins, but patches of {model.patch}; live decoding needs every bin")
-        self.width, self.patch, self.stride, self.partial = model.num_features, model.patch, model.stride, model.partial
-        self.sigma, self.causal, self.padded = augment.smooth, augment.causal_smoothing, model.padding == "same"
+        self.width = model.num_features
+        self.patch = model.patch
+        self.stride = model.stride
+        self.partial = model.partial
+        self.sigma = augment.smooth
+        self.causal = augment.causal_smoothing
+        self.padded = model.padding == "same"
         self.taps = len(smoothing_taps(self.sigma, causal=self.causal)) if self.sigma > 0 else 1
         self.past = self.taps - 1 if self.causal else self.taps // 2  # bins before a bin that its smoothed value needs
         self.delay = self.taps - 1 - self.past  # bins after it that it waits for
@@ -102,7 +108,8 @@ class AveragedSteps(FrameSteps):
     "Several networks that step together, as one: the average of their log-probabilities."
 
     def __init__(self, members: Sequence[FrameSteps], temperatures: Sequence[float] = ()) -> None:
-        self.members, self.temperatures = list(members), temperatures or [1.0] * len(members)
+        self.members = list(members)
+        self.temperatures = temperatures or [1.0] * len(members)
         self.workers = ThreadPoolExecutor(min(len(members), available_cores()), "network", torch.set_num_threads, (1,))
 
     def start(self) -> None:
@@ -199,7 +206,8 @@ _HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehan
 
 def _frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     "Return the settings that decide which bins a frame sees; decoders that are averaged must share them."
-    model, augment = config.model, config.augment
+    model = config.model
+    augment = config.augment
     return (model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth,
             augment.causal_smoothing)
 
@@ -229,7 +237,8 @@ class StreamDecoder:
         "Raise `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.order = self.decoder.order
-        self.search, self.config = search, config
+        self.search = search
+        self.config = config
         self.day = day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
@@ -242,10 +251,14 @@ class StreamDecoder:
         self.windows = Windows(settings)
         self.norm = RunningNorm(self.features) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS
-        self.bins, self.logits = 0, np.empty((0, len(PHONEMES)), np.float32)  # logits of the last sentence
-        self._open, self._next, self._stream = False, search, search.stream()
+        self.bins = 0
+        self.logits = np.empty((0, len(PHONEMES)), np.float32)  # logits of the last sentence
+        self._open = False
+        self._next = search
+        self._stream = search.stream()
         self._before: tuple[bool, int] | None = None  # what was set up in the process, while this is a context
-        self.warm, self.note = False, ""
+        self.warm = False
+        self.note = ""
         self.expected_loss = 0.0  # nats a phoneme on validation, where that is known
 
     def __enter__(self) -> "StreamDecoder":
@@ -272,7 +285,8 @@ class StreamDecoder:
         _copy_into_memory(self.search.model)
         self._stream = stream = self.search.stream(self._stream)
         stream.reserve(_HISTORIES)
-        noise, window = np.random.default_rng(0), torch.zeros(self.windows.patch, self.windows.width or self.features)
+        noise = np.random.default_rng(0)
+        window = torch.zeros(self.windows.patch, self.windows.width or self.features)
         progress("running the network, part 2 of 3")
         rows = [self._columns(window) for _ in range(20)]
         progress("compiling the search, part 3 of 3")
@@ -294,7 +308,10 @@ class StreamDecoder:
         self._stream = self.search.stream(self._stream)
         self._rows: list[np.ndarray] = []
         self._stable: list[tuple[str, float]] = []  # words, and since when they and all before them are the same
-        self._silent, self._spoken, self._open, self._began = 0, False, True, self.bins
+        self._silent = 0
+        self._spoken = False
+        self._open = True
+        self._began = self.bins
 
     def push(
         self,
@@ -307,11 +324,13 @@ class StreamDecoder:
             raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})")
         if not torch.isfinite(rows).all():
             raise KitError("bins: have a value that is not a finite number; repair it in the source")
-        rows, updates = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy())), list[Update]()
+        rows = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy()))
+        updates = list[Update]()
         while len(rows):
             if not self._open:
                 self.start()
-            piece, rows = rows[: self.windows.needed], rows[self.windows.needed :]
+            piece = rows[: self.windows.needed]
+            rows = rows[self.windows.needed :]
             self.bins += len(piece)
             windows = self.windows.push(piece)
             updates += [self._frame(window, arrived) for window in windows]
@@ -325,14 +344,16 @@ class StreamDecoder:
         return self.order.columns(row[None])[0]
 
     def _frame(self, window: torch.Tensor, arrived: float | None) -> Update:
-        start, cpu_start = time.perf_counter(), time.thread_time()
+        start = time.perf_counter()
+        cpu_start = time.thread_time()
         row = self._columns(window)
         model_end = time.perf_counter()
         self._stream.push(row)
         self._rows.append(row)
         label = int(row.argmax())
         quiet = label in (BLANK, SILENCE)
-        self._silent, self._spoken = self._silent + 1 if quiet else 0, self._spoken or not quiet
+        self._silent = self._silent + 1 if quiet else 0
+        self._spoken = self._spoken or not quiet
         words, alternatives = self._words(self._stream.partial(_CONSIDERED))
         words = words[: self._count_stable([word for word, _ in words])]
         search_end = time.perf_counter()
@@ -351,7 +372,8 @@ class StreamDecoder:
 
     def _count_stable(self, words: list[str]) -> int:
         "Return how many words have stayed the same for long enough to be shown."
-        seconds, previous = len(self._rows) * self.frame_seconds, self._stable
+        seconds = len(self._rows) * self.frame_seconds
+        previous = self._stable
         count = 0
         while count < min(len(words), len(previous)) and words[count] == previous[count][0]:
             count += 1
@@ -359,7 +381,8 @@ class StreamDecoder:
         return sum(since <= seconds - self.config.calm + 1e-9 for _, since in self._stable)
 
     def _end_by_itself(self) -> list[Update]:
-        silence, config = self._silent * self.frame_seconds, self.config
+        silence = self._silent * self.frame_seconds
+        config = self.config
         if self._spoken and 0 < config.end_silence <= silence + 1e-9:
             return self.end("silence")
         if self._spoken and config.end_confidence and silence:
@@ -375,7 +398,8 @@ class StreamDecoder:
         "End the sentence, for a reason as in `Update`; only a cue ends one without words."
         if not self._open:
             return []
-        start, self._open = time.perf_counter(), False
+        start = time.perf_counter()
+        self._open = False
         updates = [self._frame(window, None) for window in self.windows.finish()]
         hypotheses = self._stream.finish() if self._rows else []
         words, alternatives = self._words(hypotheses)

@@ -74,14 +74,17 @@ SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
 
 def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
     "Return the n-grams of 1, 2, ... words of the lines of a file, each split into fields, and add the words."
-    counts, tables, ids = list[int](), list[Ngrams](), dict[bytes, int]()
+    counts = list[int]()
+    tables = list[Ngrams]()
+    ids = dict[bytes, int]()
     if next(rows) != [b"\\data\\"]:
         raise ValueError("is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, KenLM); "
                          "b2t lm build makes one")
     for fields in rows:
         if fields[0].startswith(b"\\"):
             break
-        n, match = len(counts) + 1, re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
+        n = len(counts) + 1
+        match = re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
         if match is None or int(match[1]) != n:
             raise ValueError(f"should be 'ngram {n}=' and a number")
         counts.append(int(match[2]))
@@ -93,7 +96,10 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
     for n, number in enumerate(counts, 1):
         if fields != [b"\\%d-grams:" % n]:
             raise ValueError(f"is not \\{n}-grams:, {_MISCOUNTED}")
-        numbers, ln_p, back, inner = growing("I"), growing("f"), growing("f"), n < len(counts)
+        numbers = growing("I")
+        ln_p = growing("f")
+        back = growing("f")
+        inner = n < len(counts)
         for fields in islice(rows, number):
             if not n < len(fields) <= n + 1 + inner:
                 raise ValueError(f"should be one of {number:,} n-grams: a probability, {n} word{'s' * (n > 1)} and "
@@ -121,7 +127,8 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
 # %% ../../nbs/lm/arpa.ipynb #930d5740
 def read_arpa(path: str | Path) -> LanguageModel:
     "Return the model of an ARPA file; raise `KitError` naming the line of the first fault."
-    words, number = list(SPECIAL), 0  # the line that is read
+    words = list(SPECIAL)
+    number = 0  # the line that is read
 
     def rows() -> Iterator[list[bytes]]:
         nonlocal number
@@ -225,7 +232,8 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
 
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return a model's content, memory and origin."
-    size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
+    size = os.path.getsize(str(model.path))
+    kind = format_of(str(model.path))
     mapped = "mapped: what is used is read, and pages are shared"
     loaded = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
     unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"

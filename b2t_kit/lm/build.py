@@ -65,10 +65,13 @@ def read_tokens(
 ) -> tuple[list[str], np.ndarray]:  # words by number, (T,) uint32 text: each sentence between 1 and 2
     "Return all sentences of some texts as numbers; raise `KitError` if there are none, or too many words."
     numbers: dict[str, int] = defaultdict(count(len(SPECIAL)).__next__, {UNKNOWN_WORD: UNKNOWN})
-    parts, size, spelled = list[np.ndarray](), 0, 0
+    parts = list[np.ndarray]()
+    size = 0
+    spelled = 0
     for text in texts:
         for source, first, block in text_blocks(text):
-            tokens, start = list[int](), len(numbers)
+            tokens = list[int]()
+            start = len(numbers)
             for line, words in enumerate(map(str.split, block.split("\n")), first):
                 if words and (keep is None or keep(words, f"{source}, line {line}")):
                     tokens.append(START)
@@ -144,11 +147,13 @@ def count_ngrams(
     numbers = np.arange(size, dtype=np.uint32)
     tables = [NgramTable(np.zeros_like(numbers), numbers, np.zeros_like(numbers),
                          np.bincount(stream, minlength=size).astype(np.uint32))]
-    rows, below = stream, np.zeros(0, np.uint64)
+    rows = stream
+    below = np.zeros(0, np.uint64)
     for n in range(2, order + 1):
         num_ngrams = sum(len(table.word) for table in tables)
         afford(16 * num_ngrams + 18 * len(stream))
-        num_positions, used = len(stream) - n + 1, 0
+        num_positions = len(stream) - n + 1
+        used = 0
         keys = np.empty(num_positions, np.uint64)
         for part in chunks(num_positions, BLOCK, f"counting n-grams of {n} words"):
             block = keys_of(part)[1]
@@ -159,11 +164,13 @@ def count_ngrams(
         first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:used])
         num_ngrams += len(first)
         afford(max(16 * len(stream) + 24 * num_ngrams, _COUNT_BYTES * num_ngrams))
-        counts, keys = np.diff(first, append=used).astype(np.uint32), keys[first]
+        counts = np.diff(first, append=used).astype(np.uint32)
+        keys = keys[first]
         del first
         prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
         for part in chunks(len(keys), BLOCK):
-            prefix[part], word[part] = keys[part] // np.uint64(size), keys[part] % np.uint64(size)
+            prefix[part] = keys[part] // np.uint64(size)
+            word[part] = keys[part] % np.uint64(size)
             suffix[part] = word[part] if n == 2 else np.searchsorted(
                 below, tables[-1].suffix[prefix[part]] * np.uint64(size) + word[part])
         tables.append(NgramTable(prefix, word, suffix, counts))
@@ -195,10 +202,13 @@ def discounts(counts: np.ndarray) -> np.ndarray:  # (4,) for counts 0, 1, 2, and
 # %% ../../nbs/lm/build.ipynb #8cb0b3fd
 def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list[Level], list[np.ndarray]]:
     "Return interpolated modified Kneser-Ney probabilities."
-    levels, amounts = list[Level](), list[np.ndarray]()
-    initial, p = tables[0].word == START, np.zeros(0)  # n-grams that begin a sentence, which nothing precedes
+    levels = list[Level]()
+    amounts = list[np.ndarray]()
+    initial = tables[0].word == START  # n-grams that begin a sentence, which nothing precedes
+    p = np.zeros(0)
     for n, (table, limit) in enumerate(zip(tables, prune), 1):
-        below, initial = p, initial[table.prefix] if n > 1 else initial
+        below = p
+        initial = initial[table.prefix] if n > 1 else initial
         adjusted = table.count
         if n < len(tables):
             adjusted = np.where(initial, table.count, np.bincount(tables[n].suffix, minlength=len(table.count)))
@@ -207,7 +217,9 @@ def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list
         amounts.append(discounts(adjusted))
         discount = amounts[-1][np.minimum(adjusted, 3)]
         if n == 1:
-            kept, usable, prefix = np.ones(len(adjusted), bool), table.word != UNKNOWN, table.prefix
+            kept = np.ones(len(adjusted), bool)
+            usable = table.word != UNKNOWN
+            prefix = table.prefix
             total = adjusted.sum()
             p = (adjusted - discount) / total + discount.sum() / total / (len(adjusted) - 1)
         else:
@@ -220,7 +232,8 @@ def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list
                 head = table.prefix[part]
                 p[part] = p[part] / total[head] + gamma[head] * below[table.suffix[part]]
             levels[-1].back[:] = np.log(gamma[kept])
-            prefix, kept = (np.cumsum(kept) - kept).astype(np.uint32)[table.prefix[usable]], usable
+            prefix = (np.cumsum(kept) - kept).astype(np.uint32)[table.prefix[usable]]
+            kept = usable
         with np.errstate(divide="ignore"):
             ln_p = np.concatenate([np.log(p[part][kept[part]]).astype(np.float32) for part in chunks(len(p), BLOCK)])
         levels.append(Level(prefix, table.word[kept], ln_p, np.zeros(len(ln_p), np.float32)))

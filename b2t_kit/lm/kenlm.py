@@ -61,7 +61,8 @@ def parse_header(data: bytes) -> KenlmHeader:
     return KenlmHeader(kind, counts, multiplier, has_words, (start + 8 * order + 7) // 8 * 8)
 
 # %% ../../nbs/lm/kenlm.ipynb #40ad0ed8
-_FACTOR, _WHOLE = 0xC6A4A7935BD1E995, 2**64 - 1
+_FACTOR = 0xC6A4A7935BD1E995
+_WHOLE = 2**64 - 1
 
 
 def word_hash(word: str) -> int:  # 64 bits
@@ -96,14 +97,17 @@ def map_probing(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmProbing, in
     return KenlmProbing(cells, *(np.array(column, np.int64) for column in (start, rows, wide))), 4 * end
 
 # %% ../../nbs/lm/kenlm.ipynb #e5f80013
-_EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
+_EARLIER = np.uint64(8978948897894561157)
+_WORD = np.uint64(17894857484156487943)
+_32 = np.uint64(32)
 _ABSENT = -1
 
 # %% ../../nbs/lm/kenlm.ipynb #f934552f
 @compiled
 def find_key(model, table, key):  # first cell after the key; _ABSENT if the table does not have it
     "Look a key up in a hash table; raise `DamagedModel` if the table lies outside the file or has no empty bucket."
-    rows, wide = model.rows[table], model.wide[table]
+    rows = model.rows[table]
+    wide = model.wide[table]
     row = np.int64(key % np.uint64(rows))
     for _ in range(rows):
         cell = model.start[table] + wide * row
@@ -123,7 +127,8 @@ KENLM_STATE = np.dtype([
     ("back", np.float32, (MAX_ORDER - 1,)),  # log10 backoff weights of its last 1, 2, ... words
     ("length", np.int32),  # words that matter
 ], align=True)
-_SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
+_SIGN = np.uint32(1 << 31)
+_LN10 = math.log(10)
 
 # %% ../../nbs/lm/kenlm.ipynb #59c1e1e5
 @compiled
@@ -157,10 +162,13 @@ def finish_score(state, new, word, log10_p, matched):  # matched: words of the l
 @compiled
 def _probing_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
-    top, cell = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
+    top = len(model.start) - 1
+    cell = model.start[1] + 2 * np.int64(word)
     if word < 0 or word >= model.rows[1] or cell + 2 > len(model.cells):
         raise DamagedModel("a word lies outside the file")
-    log10_p, matched, key = model.cells[cell], 1, np.uint64(word)
+    log10_p = model.cells[cell]
+    matched = 1
+    key = np.uint64(word)
     new.length = 0
     _keep_context(new, 1, model.cells[cell + 1])
     for index in range(min(state.length, top - 1)):
@@ -170,7 +178,8 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
         entry = find_key(model, index + 2, key)
         if entry == _ABSENT:
             break
-        log10_p, matched = model.cells[entry], index + 2
+        log10_p = model.cells[entry]
+        matched = index + 2
         if matched < top:
             _keep_context(new, matched, model.cells[entry + 1])
     return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
@@ -202,8 +211,14 @@ class KenlmTrie(NamedTuple):
 # %% ../../nbs/lm/kenlm.ipynb #0700705b
 def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     "Return where the levels of a file (bytes,) are, and where they end; raise `DamagedModel` for impossible bits."
-    counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
-    offset, word_bits, p_bits, back_bits, limit = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
+    counts = header.counts
+    top = len(header.counts)
+    packed = header.kind in (4, 5)
+    offset = header.size + 8 + 8 * counts[0]
+    word_bits = counts[0].bit_length()
+    p_bits = 31
+    back_bits = 32
+    limit = 0
     values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
         version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
@@ -213,14 +228,17 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
         for n in range(2, top + 1):
             values.append([8 * offset, 8 * (offset + (4 << p_bits))])
             offset += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
-    single, offset = offset // 8, offset + 16 * (counts[0] + 2)
+    single = offset // 8
+    offset = offset + 16 * (counts[0] + 2)
     if packed and top > 2:
         version, limit = [*data[offset : offset + 2].tolist(), 0, 0][:2]
         if version != 0:
             raise DamagedModel(f"version {version} of compressed pointers")
     columns: list[list[int]] = [[0] * 5, [0] * 5]
     for n, (entries, below) in enumerate(zip(counts[1:], (*counts[2:], 0)), 2):
-        upper, child, steps = (offset + 7) // 8 + 1, below.bit_length(), 0
+        upper = (offset + 7) // 8 + 1
+        child = below.bit_length()
+        steps = 0
         if packed and n < top:  # the number of upper bits that makes the file smallest is left out of the pointers
             sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
                      for left_out in range(min(child, limit) + 1)]
@@ -239,7 +257,8 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
 @compiled
 def read_bits(bits, place, width):  # uint64, up to 57 bits
     "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
-    index, shift = place >> 6, place & 63
+    index = place >> 6
+    shift = place & 63
     if index < 0 or index + (shift + width > 64) >= len(bits):
         raise DamagedModel("an n-gram lies outside the file")
     field = bits[index] >> np.uint64(shift)
@@ -251,7 +270,8 @@ def read_bits(bits, place, width):  # uint64, up to 57 bits
 @compiled
 def _upper_part(model, n, row):
     "Return the upper bits of a compressed pointer: how many entries of the list are at most the row, less one."
-    low, high = np.int64(0), model.steps[n]
+    low = np.int64(0)
+    high = model.steps[n]
     while low < high:
         middle = (low + high) >> 1
         if read_bits(model.bits, (model.upper[n] + middle) << 6, 57) <= np.uint64(row):
@@ -299,7 +319,8 @@ def find_row(model, n, word, low, end):
 @compiled
 def weights(model, n, row):
     "Return the two numbers of an n-gram."
-    offset, inner = model.start[n] + row * model.width[n] + model.word_bits, n + 1 < len(model.count)
+    offset = model.start[n] + row * model.width[n] + model.word_bits
+    inner = n + 1 < len(model.count)
     back = read_bits(model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner)
     if model.p_bits == 31:
         return np.uint32(read_bits(model.bits, offset, 31)) | _SIGN, np.uint32(back)
@@ -313,15 +334,19 @@ def weights(model, n, row):
 @compiled
 def _trie_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
-    top, row = len(model.count) - 1, np.int64(word)
+    top = len(model.count) - 1
+    row = np.int64(word)
     if row < 0 or row >= model.count[1] or model.single + 2 * row >= len(model.bits):
         raise DamagedModel("a word lies outside the file")
     entry = model.bits[model.single + 2 * row]
-    log10_p, back, matched = np.uint32(entry & np.uint64(0xFFFFFFFF)), np.uint32(entry >> _32), 1
+    log10_p = np.uint32(entry & np.uint64(0xFFFFFFFF))
+    back = np.uint32(entry >> _32)
+    matched = 1
     new.length = 0
     _keep_context(new, 1, back)
     for index in range(min(state.length, top - 1)):
-        low, end = pointer(model, matched, row), pointer(model, matched, row + 1)
+        low = pointer(model, matched, row)
+        end = pointer(model, matched, row + 1)
         if low >= end:
             break
         row = find_row(model, matched + 1, state.words[index], low, end)
@@ -357,7 +382,9 @@ class KenlmModel(LanguageModel):
         self.checked = np.zeros(0, np.uint64)
         with self.naming_file():
             header = self.header = parse_header(data[:256].tobytes())
-            self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
+            self.kind = KENLM_KINDS[header.kind]
+            self.counts = header.counts
+            self.bytes = len(data)
             if header.kind == 1 or self.order > MAX_ORDER:
                 raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
                                f"{self.order}, which the kit cannot read; build it again with build_binary, without "
@@ -368,7 +395,8 @@ class KenlmModel(LanguageModel):
                                    f"{' or more' * header.has_words}, which its counts require")
             place = header.size
             if isinstance(self.arrays, KenlmTrie):
-                self.num_words, most = 1 + int(data[place : place + 8].view(np.uint64)[0]), self.counts[0]
+                self.num_words = 1 + int(data[place : place + 8].view(np.uint64)[0])
+                most = self.counts[0]
             else:
                 version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
                 most = 0 if version else self.counts[0] + 1
@@ -405,7 +433,8 @@ class KenlmModel(LanguageModel):
         return self.arrays.bits[self.header.size // 8 + 1 :][: self.num_words - 1]
 
     def _numbers(self, words: Sequence[str]) -> np.ndarray:
-        keys, numbers = np.array(list(map(word_hash, words)), np.uint64), np.empty(len(words), np.int64)
+        keys = np.array(list(map(word_hash, words)), np.uint64)
+        numbers = np.empty(len(words), np.int64)
         if isinstance(self.arrays, KenlmTrie):
             positions = np.searchsorted(self.hashes, keys)
             return np.where(self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0)
@@ -424,7 +453,8 @@ class KenlmModel(LanguageModel):
         states = np.zeros(2, KENLM_STATE)
         with self.naming_file():
             _one_step(self.arrays, states, self._first)
-        states[1]["length"], states[1]["words"][0] = 1, self._first
+        states[1]['length'] = 1
+        states[1]['words'][0] = self._first
         return states[1]
 
     def _singles(self, column: int) -> np.ndarray:
@@ -504,7 +534,8 @@ _LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.f
 def _walk_level(model, n, size, ngrams, begin, stop, expected):
     "Read the n-grams of some contexts of a level, into `ngrams` unless it is empty."
     for parent in range(begin, stop):
-        low, end = pointer(model, n - 1, parent), pointer(model, n - 1, parent + 1)
+        low = pointer(model, n - 1, parent)
+        end = pointer(model, n - 1, parent + 1)
         if low != expected or end < low:
             raise DamagedModel("the children of an n-gram do not follow those of the one before")
         last = np.int64(-1)
@@ -517,15 +548,19 @@ def _walk_level(model, n, size, ngrams, begin, stop, expected):
                 raise DamagedModel("an n-gram is all zeros")
             last = word
             if len(ngrams):
-                ngrams[row].parent, ngrams[row].word = parent, word
-                ngrams[row].log10_p, ngrams[row].back = as_float(log10_p), as_float(back)
+                ngrams[row].parent = parent
+                ngrams[row].word = word
+                ngrams[row].log10_p = as_float(log10_p)
+                ngrams[row].back = as_float(back)
         expected = end
     return expected
 
 # %% ../../nbs/lm/kenlm.ipynb #12ee8ccb
 def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) -> None:
     "Read all n-grams of n words of a trie, into `ngrams`; raise `DamagedModel` at the first fault."
-    ngrams, contexts, expected = np.zeros(0, _LISTED) if ngrams is None else ngrams, model.num_words, 0
+    ngrams = np.zeros(0, _LISTED) if ngrams is None else ngrams
+    contexts = model.num_words
+    expected = 0
     for part in chunks(contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"):
         expected = _walk_level(model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected)
     if expected != model.counts[n - 1]:
@@ -535,7 +570,8 @@ def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) ->
 @compiled
 def _walk_table(model, table, size, begin, stop):
     "Read a part of a hash table and return the number of its keys."
-    top, keys = len(model.start) - 1, 0
+    top = len(model.start) - 1
+    keys = 0
     for row in range(begin, stop):
         cell = model.start[table] + row * model.wide[table]
         key = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
@@ -566,9 +602,11 @@ def _to_arrays(model: KenlmModel) -> LanguageModel:
         raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
     new_ids = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
     single = (model.unigrams[order], model._singles(1)[order] * np.float32(_LN10))
-    levels, tables = list[np.ndarray](), [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
+    levels = list[np.ndarray]()
+    tables = [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
     for n in range(2, model.order + 1):
-        rows, level = np.arange(model.counts[n - 1]), np.zeros(model.counts[n - 1], _LISTED)
+        rows = np.arange(model.counts[n - 1])
+        level = np.zeros(model.counts[n - 1], _LISTED)
         walk_level(model, n, level)
         levels.append(level)
         numbers = np.zeros((len(level), n), np.uint32)

@@ -30,7 +30,8 @@ class LeakGuard:
         action: Leaks = "refuse",  # the text, or drop lines with such sentences
     ):
         self.sentences = {normalise(sentence) for sentence in sentences} - {""}
-        self.action, self.leaks = action, list[tuple[str, str]]()  # sentence, and where it was found
+        self.action = action
+        self.leaks = list[tuple[str, str]]()  # sentence, and where it was found
         self._long: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for words in sorted(tuple(sentence.split()) for sentence in self.sentences):
             if len(words) >= INSIDE:

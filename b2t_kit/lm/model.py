@@ -28,7 +28,10 @@ from ..core.files import locked, new_folders, parse_json, regular_file, written_
 from ..core.program import track_progress
 
 # %% ../../nbs/lm/model.ipynb #447701c3
-UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
+# numbers of <unk>, <s> and </s> in every model
+UNKNOWN = 0
+START = 1
+END = 2
 SPECIAL = ("<unk>", "<s>", "</s>")
 MAX_ORDER = 6
 NEVER = -100 * math.log(10)  # ln p of unknown words in a model without <unk>, as in KenLM
@@ -49,7 +52,9 @@ class DamagedModel(KitError):
     "A number in a language model leads outside its arrays, or is not one that a model can have."
 
 
-LEAST, GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
+# ln p of a word is between these in any model, however badly scaled
+LEAST = -1e6
+GREATEST = 100.0
 
 # %% ../../nbs/lm/model.ipynb #73bcf0be
 @compiled
@@ -57,7 +62,8 @@ def find(arrays, state, word):
     "Return the node of a context with one more word, 0 if there is none; raise `DamagedModel`."
     if state == 0:
         return np.int64(1 + word)
-    low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
+    low = np.int64(arrays.first[state])
+    end = np.int64(arrays.first[state + 1])
     if end > len(arrays.word):
         raise DamagedModel("the children of an n-gram end outside the model")
     high = end
@@ -75,10 +81,12 @@ def find(arrays, state, word):
 @compiled
 def step(arrays, state, word):  # (float64 ln of its probability, int64 state after it)
     "Return ln p of the next word and the new state; raise `DamagedModel` if an index or number is out of range."
-    ln_p, node = 0.0, find(arrays, state, word)
+    ln_p = 0.0
+    node = find(arrays, state, word)
     while node == 0:
         ln_p += arrays.back[state]
-        longer, state = state, np.int64(arrays.link[state])
+        longer = state
+        state = np.int64(arrays.link[state])
         if state >= longer:
             raise DamagedModel("a context backs off to one that is not shorter")
         node = find(arrays, state, word)
@@ -149,7 +157,10 @@ class LanguageModel:
         origin: dict[str, Any] | None = None,  # how the model was made; JSON
         path: str | Path | None = None,  # the file it is in
     ):
-        self.words, self.counts, self.origin, self.path = tuple(words), tuple(map(int, counts)), origin or {}, path
+        self.words = tuple(words)
+        self.counts = tuple(map(int, counts))
+        self.origin = origin or {}
+        self.path = path
         self.arrays = Arrays(*(np.asarray(array).view(np.ndarray) for array in arrays))
         for array in self.arrays:
             array.setflags(write=False)
@@ -207,14 +218,16 @@ class LanguageModel:
     def score_all(self, states: Sequence[int], words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         "Return ln p of each word after each state, and the new states: two arrays (states, words)."
         shape = len(states), len(words)
-        ln_p, new_states = np.zeros(shape), np.zeros(shape, np.int64)
+        ln_p = np.zeros(shape)
+        new_states = np.zeros(shape, np.int64)
         _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states)
         return ln_p, new_states
 
     def word_scores(self, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64, (T,) float64
         "Return the number and ln p of every word and every sentence end of a normalised text."
         numbers = self.numbers([word for sentence in sentences for word in (*sentence.split(), "</s>")])
-        ln_p, start = np.zeros(len(numbers)), np.array([self.start])
+        ln_p = np.zeros(len(numbers))
+        start = np.array([self.start])
         with self.naming_file():
             _walk(self.arrays, start, np.zeros(2, start.dtype), numbers, self.end, ln_p)
         return numbers, ln_p
@@ -289,8 +302,10 @@ class Level(NamedTuple):
 @compiled
 def _link_nodes(arrays, parents, begin, link, ln_p):
     for row in range(len(parents)):
-        node, parent = begin + row, parents[row]
-        state, backoff = np.int64(arrays.link[parent]), 0.0
+        node = begin + row
+        parent = parents[row]
+        state = np.int64(arrays.link[parent])
+        backoff = 0.0
         suffix = find(arrays, state, arrays.word[node])
         while suffix == 0:
             backoff += arrays.back[state]
@@ -343,9 +358,11 @@ def assemble(
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
     "Return the model of some n-grams; raise `KitError` if one is there twice."
-    tables, size = list(tables), len(words)
+    tables = list(tables)
+    size = len(words)
     for n in range(len(tables) - 1, 1, -1):
-        heads, below = tables[n].words[:, :-1], tables[n - 1]
+        heads = tables[n].words[:, :-1]
+        below = tables[n - 1]
         heads = heads[np.append(True, (heads[1:] != heads[:-1]).any(axis=1))[: len(heads)]]
         tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
                                np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
@@ -353,8 +370,10 @@ def assemble(
     single = Level(np.zeros(size, np.uint32), np.arange(size, dtype=np.uint32), np.full(size, NEVER, np.float32),
                    np.zeros(size, np.float32))
     numbers = tables[0].words[:, 0]
-    single.ln_p[numbers], single.back[numbers] = tables[0].ln_p, tables[0].back
-    levels, level_keys = [single], list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
+    single.ln_p[numbers] = tables[0].ln_p
+    single.back[numbers] = tables[0].back
+    levels = [single]
+    level_keys = list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
     for table in tables[1:]:
         keys = table.words[:, 0].astype(np.uint64)
         for column, below in zip(table.words.T[1:], [*level_keys, None]):
@@ -367,7 +386,8 @@ def assemble(
         if len(repeats) and not merge:
             ngram = " ".join(words[word] for word in table.words[repeats[0]])
             raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' is there twice")
-        keys, order = keys[distinct], order[distinct]
+        keys = keys[distinct]
+        order = order[distinct]
         level_keys.append(keys)
         levels.append(Level((keys // np.uint64(size)).astype(np.uint32), table.words[order, -1], table.ln_p[order],
                             table.back[order]))
@@ -405,7 +425,8 @@ def sentence_scores(
 MAGIC = b"B2T-LM 2 "
 SUFFIX = ".b2tlm"
 READ_WHOLE = 1 << 25  # bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
-_ALIGN, _LONGEST_HEADER = 64, 1 << 26
+_ALIGN = 64
+_LONGEST_HEADER = 1 << 26
 
 
 def _aligned(size: int) -> int:
@@ -436,7 +457,8 @@ def map_model(path: str | Path) -> LanguageModel:
     path = regular_file(path)
     try:
         with open(path, "rb") as file:
-            first, line = file.readline(_ALIGN), file.readline(_LONGEST_HEADER)
+            first = file.readline(_ALIGN)
+            line = file.readline(_LONGEST_HEADER)
             start = _aligned(file.tell())
         if not first.startswith(MAGIC):
             raise KitError(f"{path}: is a language model of another version of this kit; build it again, or convert "
@@ -444,8 +466,12 @@ def map_model(path: str | Path) -> LanguageModel:
         if first[len(MAGIC) : -1] != _digest(line):
             raise ValueError("does not fit its fingerprint")
         header = parse_json(line)
-        counts, words = header["counts"], "\n".join(header["words"]).encode().decode().split("\n")
-        total, inner, data, arrays = 1 + sum(counts), 1 + sum(counts[:-1]), np.memmap(path, np.uint8, "r"), []
+        counts = header["counts"]
+        words = "\n".join(header["words"]).encode().decode().split("\n")
+        total = 1 + sum(counts)
+        inner = 1 + sum(counts[:-1])
+        data = np.memmap(path, np.uint8, "r")
+        arrays = []
         for length in (total, total, total, inner, inner + 1):
             arrays.append(data[start : start + 4 * length])
             start += _aligned(4 * length)
@@ -476,12 +502,14 @@ _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     "Raise `DamagedModel` unless all indices are in range and in order, and all numbers probabilities or weights."
     ends = 1 + np.cumsum([0, *counts])  # ends[n] is one past the nodes of n words
-    total, inner = len(arrays.word), len(arrays.back)
+    total = len(arrays.word)
+    inner = len(arrays.back)
     levels = [0, *ends[:-2]]
     sound = arrays.first[levels[: len(counts)]].tolist() == ends[: len(counts)].tolist()
     sound &= int(arrays.first[inner]) == total
     for part in chunks(total, 1 << 20, "checking n-grams"):
-        nodes, word = np.arange(part.start, part.stop), arrays.word[part]
+        nodes = np.arange(part.start, part.stop)
+        word = arrays.word[part]
         sound &= bool((word < counts[0]).all() and (arrays.link[part] < np.clip(nodes, 1, inner)).all())
         sound &= bool((word == nodes - 1)[(nodes > 0) & (nodes < ends[1])].all())
         if not ((arrays.ln_p[part] > LEAST) & (arrays.ln_p[part] < _TOLERANCE)).all():
@@ -489,7 +517,8 @@ def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     for part in chunks(inner, 1 << 20, "checking contexts"):
         starts = arrays.first[part.start : part.stop + 1].astype(np.int64)
         words = arrays.word[starts[0] : starts[-1]].astype(np.int64)
-        ascending, inner_starts = np.diff(words) > 0, starts[(starts > starts[0]) & (starts < starts[-1])]
+        ascending = np.diff(words) > 0
+        inner_starts = starts[(starts > starts[0]) & (starts < starts[-1])]
         ascending[inner_starts - starts[0] - 1] = True
         if not (sound and ascending.all() and (np.diff(starts) >= 0).all()):
             raise DamagedModel("its n-grams are out of order, or lead outside it")

@@ -107,7 +107,9 @@ class GRUAhead(FrameSteps):
     "A GRU decoder that multiplies the known part of a patch before its last bin arrives."
 
     def __init__(self, model: GRUDecoder) -> None:
-        self.model, self.config, gru = model, model.config, model.gru
+        self.model = model
+        self.config = model.config
+        gru = model.gru
         self.layers = [tuple(weight.detach() for weight in layer) for layer in gru.all_weights]
         weight = model.day_layer.weight.detach()[0]
         self.day = (weight.T if weight.ndim == 2 else weight.diag()).contiguous(), model.day_layer.bias.detach()[0]
@@ -121,7 +123,9 @@ class GRUAhead(FrameSteps):
     def _clear(self) -> None:
         "Nothing is known of the next frame."
         self.recurrent: list[torch.Tensor] = []  # of each layer, its weights times its state
-        self.partial, self.known = self.layers[0][2], 0  # the first layer's input so far, and of how many bins
+        # the first layer's input so far, and of how many bins
+        self.partial = self.layers[0][2]
+        self.known = 0
 
     @torch.inference_mode()
     def ahead(self, window: torch.Tensor) -> None:  # (at most patch, C) smoothed bins
@@ -139,10 +143,12 @@ class GRUAhead(FrameSteps):
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
         "Return the logits of the next frame."
         self.ahead(window)
-        from_input, inputs = self.partial, self.hidden[0]
+        from_input = self.partial
+        inputs = self.hidden[0]
         for level, ((weight, _, bias, _), recurrent) in enumerate(zip(self.layers, self.recurrent)):
             from_input = from_input if level == 0 else add_product(bias, weight, inputs)
-            (reset, update, new), (reset_state, update_state, old) = from_input.chunk(3), recurrent.chunk(3)
+            reset, update, new = from_input.chunk(3)
+            reset_state, update_state, old = recurrent.chunk(3)
             gate = torch.sigmoid(update + update_state)
             inputs = torch.lerp(torch.tanh(new + torch.sigmoid(reset + reset_state) * old), self.hidden[level], gate)
             self.hidden[level] = inputs
@@ -161,7 +167,8 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
     settings = read_args(folder / "args.yaml")
     try:
         state = {name.removeprefix("_orig_mod."): value for name, value in checkpoint["model_state_dict"].items()}
-        count, sizes = sum(name.startswith("day_weights.") for name in state), settings.get("model", {})
+        count = sum(name.startswith("day_weights.") for name in state)
+        sizes = settings.get("model", {})
         weights, biases = ([state.pop(f"day_{part}.{day}") for day in range(count)] for part in ("weights", "biases"))
         state |= {"day_layer.weight": torch.stack(weights), "day_layer.bias": torch.cat(biases)}
         config = GRUConfig(

@@ -150,7 +150,8 @@ class GRU(_TorchGRU):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, H) last layer's output; (N, B, H) state after the last step
         if inputs.device.type not in ("cuda", "xla"):
             return super().forward(inputs, state)
-        states, inputs = [], by_rows(inputs, self.mark)
+        states = []
+        inputs = by_rows(inputs, self.mark)
         for level, weights in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
@@ -176,7 +177,8 @@ def reversed_frames(
         index = torch.arange(count, device=values.device)
         indices = torch.where(index < frames[:, None], frames[:, None] - 1 - index, index).long()  # (B, P)
         return values.gather(1, indices[..., None].expand_as(values))
-    values, shift = values.flip(1), count - frames
+    values = values.flip(1)
+    shift = count - frames
     for power in range(count.bit_length()):
         mask = (torch.bitwise_right_shift(shift, power) & 1 > 0)[:, None, None]
         values = torch.where(mask, values.roll(-(1 << power), 1), values)
@@ -201,7 +203,8 @@ class TwoWayGRU(nn.Module):
     ) -> torch.Tensor:  # (B, P, H): the half that reads onward, then the other
         for level, (onward, back) in enumerate(zip(self.onward, self.back)):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
-            outputs, reversed_outputs = onward(inputs, state)[0], back(reversed_frames(inputs, frames), state)[0]
+            outputs = onward(inputs, state)[0]
+            reversed_outputs = back(reversed_frames(inputs, frames), state)[0]
             inputs = torch.cat([outputs, reversed_frames(reversed_outputs, frames)], dim=2)
         return inputs
 
@@ -282,7 +285,8 @@ def _backward_step(
 def _forward_step(where: torch.Tensor, onward: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     "Return one frame forward: the probability (B, S) of each state, from (B, 2S) those to move by one and by two."
     moving, jumping = onward.chunk(2, dim=1)
-    moved, jumped = where * moving, where * jumping
+    moved = where * moving
+    jumped = where * jumping
     states = where.shape[1]
     where = where - moved - jumped + F.pad(moved, (1, 0))[:, :states] + F.pad(jumped, (2, 0))[:, :states]
     return where, (where,)
@@ -311,7 +315,8 @@ def walk_alignments(
     num_labels: torch.Tensor,  # (B,) integers, 0..L
 ) -> tuple[torch.Tensor, torch.Tensor]:  # losses (B,), `inf` if impossible; (T, B, C)
     "Return each trial's negative log-likelihood and its gradient, from two loops over time."
-    device, dtype = log_probs.device, log_probs.dtype
+    device = log_probs.device
+    dtype = log_probs.dtype
     classes = torch.arange(log_probs.shape[2], device=device)
     index = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
     states = F.pad(torch.stack([torch.zeros_like(labels), labels], 2).flatten(1), (0, 1))
@@ -594,7 +599,8 @@ def model_class(which: str) -> type[ModelConfig]:
 # %% ../../nbs/models/model.ipynb #6f4a2670
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "Return the class of somebody's own file."
-    source, path = read_bytes(path), path.resolve()
+    source = read_bytes(path)
+    path = path.resolve()
     for loaded, known in list(_FILES.items()):
         if known.path == path and loaded.__name__ == name:
             if not known.changed():
@@ -671,7 +677,8 @@ def imported_modules(
     more: Iterable[str] = (),  # names of modules that it has imported in other ways
 ) -> dict[str, Path]:
     "Return the modules that a file imports, and those that they import, but for Python's and installed ones."
-    modules, queue = dict[str, Path](), [*_imports(source, ""), *more]
+    modules = dict[str, Path]()
+    queue = [*_imports(source, ""), *more]
     while queue:
         for name, file, is_package in _files_of(queue.pop()):
             if file != path and name not in modules:
@@ -712,7 +719,9 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
 
 def _notebook_sources(config_class: type) -> dict[str, bytes]:
     "Return the sources of a class of a notebook or a script, and of what it uses there: classes, functions, constants."
-    here, texts, queue = vars(sys.modules["__main__"]), dict[str, str](), [config_class.__name__]
+    here = vars(sys.modules["__main__"])
+    texts = dict[str, str]()
+    queue = [config_class.__name__]
     imported = set[str]()
     while queue:
         name = queue.pop(0)
@@ -729,14 +738,17 @@ def _notebook_sources(config_class: type) -> dict[str, bytes]:
                 queue += sorted(words - set(texts))
         elif isinstance(module, str):
             imported.add(module)
-    first, text = f"{config_class.__name__}.py", "\n\n".join(texts.values()).encode()
+    first = f"{config_class.__name__}.py"
+    text = "\n\n".join(texts.values()).encode()
     return _Source.read(Path(first), text, sorted(imported)).texts
 
 # %% ../../nbs/models/model.ipynb #3f014855
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
     """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
     run's folder keeps the source, an exported decoder its digest. Empty if it is."""
-    sources, paths, lines = model_sources(type(config)), list[str](), list[str]()
+    sources = model_sources(type(config))
+    paths = list[str]()
+    lines = list[str]()
     names = [name for name in sources if (kept / name).is_file()]
     for name in names:
         old, new = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), sources[name]))
@@ -831,7 +843,8 @@ class LinearReadout(nn.Module):
 
     def __init__(self, config: LinearConfig) -> None:
         super().__init__()
-        self.config, self.day_layer = config, config.day_layer()
+        self.config = config
+        self.day_layer = config.day_layer()
         self.out = nn.Linear(config.width, config.num_classes)
         nn.init.xavier_uniform_(self.out.weight)
 

@@ -79,7 +79,8 @@ class NoiseModel(nn.Module):
 
     def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
-        self.config, width = config, config.width
+        self.config = config
+        width = config.width
         hidden = config.noise_hidden or width
         self.day_layer = config.day_layer()
         self.gru = GRU(width, hidden, config.noise_layers, config.dropout, config.recompute)
@@ -160,7 +161,8 @@ class NoiseGRU(nn.Module):
 
     def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
-        self.config, self.reversal = config, config.reversal
+        self.config = config
+        self.reversal = config.reversal
         self.noise = NoiseModel(config)
         self.clean = CleanSpeechModel(config)
         self.noisy = NoisySpeechModel(config) if config.has_adversary else None

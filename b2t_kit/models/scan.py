@@ -94,10 +94,13 @@ def contract(
     compute: torch.dtype = torch.float32,  # type to which operands are rounded
 ) -> torch.Tensor:  # remaining axes of left, then of right; float32, or float64 if compute is
     "Return the sum of products over `axes`, with operands in the compute type and the sum in float32."
-    left, right = left.to(compute), right.to(compute)
-    sum_type, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
+    left = left.to(compute)
+    right = right.to(compute)
+    sum_type = torch.promote_types(compute, torch.float32)
+    on_xla = left.device.type == "xla"
     if not on_xla or xla_hardware() == "CPU":
-        left, right = left.to(sum_type), right.to(sum_type)
+        left = left.to(sum_type)
+        right = right.to(sum_type)
     if not on_xla:
         return torch.tensordot(left, right, axes)
     from torch_xla import _XLAC
@@ -309,7 +312,8 @@ class _Recurrence(torch.autograd.Function):
                 gates = _gates(from_input, from_state, by_units)
             slopes = _slopes(previous, *gates)
             grad_state, totals = _backward_loop(grad_states, slopes[:3], gates[1], weight, mark)
-            totals, previous = inner(mark, totals), previous.to(compute)
+            totals = inner(mark, totals)
+            previous = previous.to(compute)
             at_state, at_input, of_bias_hh, of_bias_ih = _at_products(slopes, totals, compute, by_units, mark)
             if by_units:  # collected after the loop, since the compiler would keep all units' values until then
                 previous, inputs = (inner(mark, tensor) for tensor in _stored([previous, inputs, totals])[:2])

@@ -127,7 +127,8 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.patch, self.dropout = config.patch, config.patch_dropout
+        self.patch = config.patch
+        self.dropout = config.patch_dropout
         self.norm_in = FloatNorm(config.patch_values)
         self.linear = nn.Linear(config.patch_values, config.width)
         self.norm_out = FloatNorm(config.width)
@@ -144,7 +145,9 @@ class PatchEmbedding(nn.Module):
         return dropout(self.norm_out(self.linear(self.norm_in(raw))), self.dropout, self.training)
 
 # %% ../../nbs/models/transformer.ipynb #c96a62d5
-_MASKS, _WINDOW = 6, 7  # purposes of random numbers; `data.batches` has 1 to 5
+# purposes of random numbers; `data.batches` has 1 to 5
+_MASKS = 6
+_WINDOW = 7
 
 
 def draw_masks(
@@ -205,7 +208,8 @@ class RelativeBias(nn.Module):
         keys: int,  # K, frames that are looked at; the last Q of them are the queries
     ) -> torch.Tensor:  # (Q, K) float32
         most = len(self.table) // 2
-        future, past = min(queries - 1, most), min(keys - 1, most)
+        future = min(queries - 1, most)
+        past = min(keys - 1, most)
         line = torch.cat([  # distances from -(Q - 1) to K - 1
             self.table[:1].expand(queries - 1 - future), self.table[most - future : most + past + 1],
             self.table[-1:].expand(keys - 1 - past)]).flip(0)
@@ -248,7 +252,8 @@ class CausalAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_width
-        self.heads, self.dropout = config.heads, config.block_dropout
+        self.heads = config.heads
+        self.dropout = config.block_dropout
         self.norm = FloatNorm(config.width)
         self.qkv = nn.Linear(config.width, 3 * inner, bias=False)  # queries, keys, values; within each, head by head
         self.bias = RelativeBias(config.reach)
@@ -261,7 +266,8 @@ class CausalAttention(nn.Module):
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D): keys and values of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width); (2, B, H, K, D)
         parts = self.qkv(self.norm(frames)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query, cache = parts[0], parts[1:]
+        query = parts[0]
+        cache = parts[1:]
         if state is not None:
             cache = torch.cat([state, cache], dim=3)
         added = torch.where(visible, self.bias(*visible.shape[-2:]), -torch.inf)
@@ -298,7 +304,8 @@ class TransformerDecoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, self.window = config, window_frames(config.window, config.patch)
+        self.config = config
+        self.window = window_frames(config.window, config.patch)
         self.embed = PatchEmbedding(config)
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.blocks))
         self.norm = FloatNorm(config.width)
@@ -331,9 +338,11 @@ class TransformerSteps(FrameSteps):
 
     def start(self) -> None:
         "Begin a sentence."
-        config, self.window = self.model.config, self.model.window
+        config = self.model.config
+        self.window = self.model.window
         shape = config.blocks, 2, config.heads, 2 * self.window + 1, config.head_width
-        self.kept, self.count = torch.zeros(shape), 0  # keys and values of each block; frames in them
+        self.kept = torch.zeros(shape)  # keys and values of each block
+        self.count = 0  # frames in them
         distance = torch.arange(self.window, -1, -1).clamp(max=config.reach - 1)
         self.biases = [block.attention.bias.table.detach()[config.reach - 1 + distance] for block in self.model.blocks]
 
@@ -343,7 +352,8 @@ class TransformerSteps(FrameSteps):
         if self.count == self.kept.shape[3]:
             self.kept[:, :, :, : self.window] = self.kept[:, :, :, -self.window :].clone()
             self.count = self.window
-        first, self.count = max(0, self.count - self.window), self.count + 1
+        first = max(0, self.count - self.window)
+        self.count = self.count + 1
         embed = self.model.embed
         patch = F.pad(window, (0, 0, 0, embed.patch - len(window)))
         frame = embed.norm_out(times(embed.linear, embed.norm_in(patch.flatten())))
@@ -359,7 +369,9 @@ class TransformerSteps(FrameSteps):
 
 # %% ../../nbs/models/transformer.ipynb #92e5dfe8
 WEIGHTS_FILE = "modelWeights"  # file
-HEAD_WIDTH, _FEATURES = 64, 512  # values per head, features per bin, as published
+# values per head, features per bin, as published
+HEAD_WIDTH = 64
+_FEATURES = 512
 _NAMES = {  # a published parameter's module -> ours, with N for the number of a layer
     "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear",
     "patch_embedders.0.3": "embed.norm_out",
@@ -372,7 +384,8 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
 
 def load_published(folder: Path) -> Pretrained:
     "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
-    path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
+    path = folder / WEIGHTS_FILE
+    state = dict[str, torch.Tensor]()
     tensors = read_tensors(path)
     try:
         for name, value in tensors.items():
@@ -383,9 +396,11 @@ def load_published(folder: Path) -> Pretrained:
                 raise KitError(f"{name}: is no parameter of the published Transformer, which has no day layers and no "
                                "second participant")
             if own_name.endswith("attention.bias"):
-                kind, value = "table", value[:, 0]
+                kind = "table"
+                value = value[:, 0]
             state[f"{own_name.replace('N', layer[0] if layer else '')}.{kind}"] = value
-        values, per_head = len(state["embed.norm_in.weight"]), 3 * HEAD_WIDTH  # queries, keys and values
+        values = len(state["embed.norm_in.weight"])
+        per_head = 3 * HEAD_WIDTH  # queries, keys and values
         heads, rest = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
         if values % _FEATURES or rest:
             raise KitError(f"patches of {values} values and {heads} heads with {rest} values left over: neither is of "

@@ -78,13 +78,18 @@ def compile_module(
     all_devices = topologies.get_topology_desc(topology, platform="tpu").devices
     devices = sorted(all_devices, key=lambda device: device.id)[:chips]  # jax goes host by host, torch_xla by number
     options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, chips
+    options.num_replicas = 1
+    options.num_partitions = chips
     build = options.executable_build_options
-    build.num_replicas, build.num_partitions = 1, chips
-    build.use_spmd_partitioning, build.use_shardy_partitioner = True, False  # torch_xla's choice
+    build.num_replicas = 1
+    build.num_partitions = chips
+    # torch_xla's choice
+    build.use_spmd_partitioning = True
+    build.use_shardy_partitioner = False
     ids = np.array([[device.id for device in devices]])
     build.device_assignment = xla_client.DeviceAssignment.create(ids)
-    start, cpu_start = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    cpu_start = time.process_time()
     executable = devices[0].client.compile(code, _jax.DeviceList(tuple(devices)), options)
     return executable, time.perf_counter() - start, time.process_time() - cpu_start
 
@@ -109,7 +114,8 @@ def work(
     results: dict[str, Any] = {"versions": versions()}
     code, text = add_shardings((folder / "module.pb").read_bytes(), job)
     (folder / "before.hlo").write_text(text)
-    start, cpu_start = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    cpu_start = time.process_time()
     try:
         executable, seconds, processor = compile_module(code, job["topology"], job["chips"])
         (folder / "after.hlo").write_text(executable.hlo_modules()[0].to_string())

@@ -112,10 +112,13 @@ def read_instruction(line: str) -> Instruction | None:  # None if the line is no
         return None
     rest = line[match.end():]
     end = closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    arrays, rest = arrays_of(rest[:end]), rest[end + 1:]
+    arrays = arrays_of(rest[:end])
+    rest = rest[end + 1:]
     begin = rest.index("(")
     close = closing(rest, begin)
-    inside, operation, more = rest[begin + 1:close], rest[:begin].strip(), rest[close + 1:]
+    inside = rest[begin + 1:close]
+    operation = rest[:begin].strip()
+    more = rest[close + 1:]
     if operation in ("constant", "parameter"):
         return Instruction(match[2], arrays, operation, [], more, inside, bool(match[1]))
     names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)  # operands may have their types
@@ -162,7 +165,8 @@ class Hlo:
     def trips(self, loop: Instruction) -> int:
         "Return the number of iterations of a loop; 1 if its condition has no constant."
         condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
-        most, stride = 1, 1
+        most = 1
+        stride = 1
         for instruction in condition.instructions.values():
             if instruction.operation == "constant" and instruction.constant.isdigit():
                 most = max(most, int(instruction.constant))
@@ -211,8 +215,10 @@ def read_hlo(text: str) -> Hlo:
 # %% ../../nbs/plan/cost.ipynb #7675694e
 def product_flops(instruction: Instruction, within: Computation) -> int:
     "Return the operations of a matrix product or convolution."
-    inputs, size = within.inputs(instruction), instruction.arrays[0].size
-    left, right = inputs[0].arrays[0], inputs[-1].arrays[0]
+    inputs = within.inputs(instruction)
+    size = instruction.arrays[0].size
+    left = inputs[0].arrays[0]
+    right = inputs[-1].arrays[0]
     if instruction.operation == "dot":
         axes = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
         return 2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
@@ -257,7 +263,8 @@ def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
 # %% ../../nbs/plan/cost.ipynb #7ac985d5
 def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> int:
     "Return the bytes that one run of an instruction of a compiled program reads from HBM and writes to it."
-    kind, inputs = instruction.operation, within.inputs(instruction)
+    kind = instruction.operation
+    inputs = within.inputs(instruction)
     if kind in _FREE or kind.endswith("-done") or "AllocateBuffer" in instruction.more:
         return 0
     if kind == "fusion":
@@ -300,7 +307,8 @@ def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
 # %% ../../nbs/plan/cost.ipynb #a4a7cc2b
 def link_loads(instruction: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
     "Return the bytes that one run of an instruction sends over each link; empty if it exchanges nothing."
-    kind, loads = instruction.operation.removesuffix("-start"), dict[Link, float]()
+    kind = instruction.operation.removesuffix("-start")
+    loads = dict[Link, float]()
     if kind not in SENT and kind != "collective-permute":
         return {}
     size = sum(each.bytes for each in within.inputs(instruction))  # of all parts together, or of one that is passed on
@@ -316,7 +324,8 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
         for start, end in re.findall(r"\{(\d+),(\d+)\}", instruction.more):
             add(int(start), int(end), 1.0)
     for group in chip_groups(instruction, where.chips) if kind in SENT else []:
-        count, ring = len(group), where.around(group)
+        count = len(group)
+        ring = where.around(group)
         if kind == "all-to-all":
             for pair in permutations(group, 2):
                 add(*pair, 1 / count)
@@ -355,19 +364,23 @@ def roofline(
     where: Slice,
 ) -> Roofline:
     "Return the roofline of a program on a slice: work divided by speed, with loops multiplied out."
-    memory, loads, channels = 0.0, dict[Link, float](), set[str]()
+    memory = 0.0
+    loads = dict[Link, float]()
+    channels = set[str]()
     for computation, instruction, times in after.executed():
         memory += times * moved_bytes(instruction, computation, after)
         fused = after.computations[instruction.called["calls"][0]] if instruction.operation == "fusion" else None
         exchanges = [each for each in fused.instructions.values() if each.operation in SENT] if fused else [instruction]
         for each in exchanges if where.chips > 1 else []:
-            sent, channel = link_loads(each, fused or computation, where), re.findall(r"channel_id=(\d+)", each.more)
+            sent = link_loads(each, fused or computation, where)
+            channel = re.findall(r"channel_id=(\d+)", each.more)
             if not any(sent.values()) or not channels.isdisjoint(channel):
                 continue
             channels.update(channel)
             memory += times * moved_bytes(each, fused, after) if fused else 0
             for link, load in sent.items():
                 loads[link] = loads.get(link, 0.0) + times * load
-    flops, busiest = matrix_flops(before), max(loads, key=loads.__getitem__, default=None)
+    flops = matrix_flops(before)
+    busiest = max(loads, key=loads.__getitem__, default=None)
     return Roofline(flops / where.chips / where.chip.flops, memory / where.chip.memory_speed,
                     (loads[busiest] if busiest else 0.0) / where.chip.link_speed, flops, memory, busiest)

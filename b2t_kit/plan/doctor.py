@@ -176,7 +176,8 @@ def allocations(text: str) -> list[Allocation]:
             if any(match.start() in span or span.start in range(*match.span()) for span in by_span):
                 continue
             context = text[match.start():match.start() + _NEAR]
-            shape, space = _SHAPE.search(context), _SPACE.search(context)
+            shape = _SHAPE.search(context)
+            space = _SPACE.search(context)
             kernel = space and "hbm" not in space[0]
             by_span[range(*match.span())] = Allocation(_to_bytes(match[1]), _to_bytes(match[pattern.groups]),
                                                        "kernel" if kernel else kind, shape[1] if shape else "")
@@ -214,7 +215,8 @@ class Finding:
 def diagnose(text: str, first: int = 1) -> list[Finding]:  # number of the text's first line
     "Find the known failures in a text, harmless ones last, then by line."
     lines = [squeeze(line) for line in text.split("\n")]
-    squeezed, ends = "".join(lines), list(accumulate(map(len, lines)))
+    squeezed = "".join(lines)
+    ends = list(accumulate(map(len, lines)))
     numbers = allocations(squeezed)[:_MOST_NUMBERS]
     findings = [Finding(failure, first + bisect_right(ends, offset),
                         tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)))
@@ -234,7 +236,8 @@ _LABELS = {  # of an answer, in English and Chinese
 
 def in_words(finding: Finding, language: str = "en") -> str:
     "Return a finding as text for a terminal, in English or Chinese."
-    failure, chinese = finding.failure, language == "zh"
+    failure = finding.failure
+    chinese = language == "zh"
     note = (" (无害)" if chinese else " (harmless)") if failure.harmless else ""
     lines = [f"{failure.number or failure.name}, {'第几行' if chinese else 'line'} {finding.line}{note}"]
     numbers = [sentence for each in finding.allocations for sentence in each.sentences(language)]
@@ -283,12 +286,16 @@ def last_error(text: str) -> tuple[int, str] | None:  # the error's line from 0,
     return text.count("\n", 0, errors[-1].start()), text[begin:]
 
 # %% ../../nbs/plan/doctor.ipynb #746e68ae
-_PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice: far longer than any message
+# characters read at a time, and searched twice: far longer than any message
+_PART = 2**20
+_OVERLAP = 2**14
 
 
 def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
     "Find the known failures in the pieces of a text of any size."
-    findings, window, first = dict[str, Finding](), "", 1
+    findings = dict[str, Finding]()
+    window = ""
+    first = 1
     unexplained: Finding | None = None  # the last error so far
     for part in parts:
         window += part
@@ -400,7 +407,8 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
     from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    remarks, checks = list[Remark](), list[Callable[[], Any]]([refuse_ambient])
+    remarks = list[Remark]()
+    checks = list[Callable[[], Any]]([refuse_ambient])
     if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
         remarks.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
@@ -434,7 +442,8 @@ _LARGE = 22.0e9  # bytes: two checkpoints with parameters, two moments and the a
 
 def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
     "Say whether free memory, and the free disk under the place of runs, are enough for a small run and a large one."
-    memory, disk = f"{available / GIB:.1f} GiB available", f"{free / GIB:.1f} GiB free in {place}"
+    memory = f"{available / GIB:.1f} GiB available"
+    disk = f"{free / GIB:.1f} GiB free in {place}"
     needed = f"at least {_LEAST / GIB:.0f} GiB are needed"
     large = f"two checkpoints of the 687M model need {_LARGE / GIB:.1f}"
     return [
@@ -464,11 +473,14 @@ def inspect_gpus(gpus: str, contexts: str, alive: Callable[[int], bool] = psutil
     "Say which GPUs keep processes out, and which memory belongs to a process that does not run here, by CSV lines."
     found = []
     for index, name, mode, used in (row for row in _cells(gpus) if len(row) == 4):
-        state, remark = "ok", ""
+        state = "ok"
+        remark = ""
         if "prohibited" in mode.lower():
-            state, remark = "problem", f": no process may compute; nvidia-smi -i {index} -c 0"
+            state = "problem"
+            remark = f": no process may compute; nvidia-smi -i {index} -c 0"
         elif "exclusive" in mode.lower():
-            state, remark = "note", ": one process at a time may use it, so give each its own (C18d)"
+            state = "note"
+            remark = ": one process at a time may use it, so give each its own (C18d)"
         text = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use{remark}"
         found.append(Remark(f"gpu {index}", state, text))
     orphans = [row for row in _cells(contexts) if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))]
@@ -490,11 +502,15 @@ def inspect_machine() -> list[Remark]:
     "Return remarks about this machine, good and bad, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
 
-    versions, chips, host = installed_packages(), tpu_chips(), find_platform()
-    xla, option = "torch_xla" in versions, "--format=csv,noheader,nounits"
+    versions = installed_packages()
+    chips = tpu_chips()
+    host = find_platform()
+    xla = "torch_xla" in versions
+    option = "--format=csv,noheader,nounits"
     requirements = importlib.metadata.requires("torch_xla") or [] if xla else []  # exact ones are in its extras
     exact = {match[1]: match[2] for line in requirements if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
-    spins, policy = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    policy = os.environ.get("OMP_WAIT_POLICY")
     return [
         *inspect_packages(versions, exact),
         *inspect_start(chips, xla),
@@ -565,7 +581,9 @@ def check_steps(device: "Device") -> str:
     from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw
 
-    started, steps, memory = time.monotonic(), 36, [float(device.memory_bytes())]
+    started = time.monotonic()
+    steps = 36
+    memory = [float(device.memory_bytes())]
     model, batch = small_decoder(device)
     groups = [{"params": list(model.parameters()), "lr": 0.01, "weight_decay": 0.0}]
     model, optimizer = device.prepare(model, build_adamw(groups, eps=1e-8))
@@ -586,7 +604,8 @@ def check_steps(device: "Device") -> str:
             device.synchronize()
             memory.append(float(device.memory_bytes()))
     numbers = [value.item() for value in device.fetch(values)]
-    losses, norms = numbers[::2], numbers[1::2]
+    losses = numbers[::2]
+    norms = numbers[1::2]
     if not all(map(math.isfinite, numbers)) or not losses[-1] < losses[0]:
         raise KitError(f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {steps} steps; it should fall")
     if min(norms) < VANISHED:
@@ -641,7 +660,8 @@ def check_device(
     try:
         process = subprocess.run(command or [sys.executable, "-m", "b2t_kit.plan.doctor", name], stdin=subprocess.DEVNULL,
                                  capture_output=True, timeout=patience)
-        output, status = process.stdout, process.returncode
+        output = process.stdout
+        status = process.returncode
         if status:
             messages = [line.strip() for line in process.stderr.decode(errors="replace").splitlines() if line.strip()]
             cause = f"signal {-status}" if status < 0 else f"status {status}"
@@ -660,7 +680,8 @@ def check_device(
 BUNDLED = ("config.json", "metrics.jsonl", "seeds.json", "best", "decoding.json", "scores.json",
            "checkpoints/*/state.json", "checkpoints/*/.complete", "eval/*/result.json", "eval/*/report.txt",
            "decode/*/result.json", "plan*", "preflight*", "preflight/*", "*.log")
-_MOST_BYTES, _MOST_FILES = 2**21, 60  # of a file, whose end is taken; of one pattern
+_MOST_BYTES = 2**21  # of a file, whose end is taken
+_MOST_FILES = 60  # of one pattern
 _PRIVATE = re.compile(
     r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w+|glpat-[\w-]+|sk-[\w-]{16,}|AKIA[0-9A-Z]{12,}|AIza[\w-]{20,}"
     r"|KGAT_\w+|eyJ[\w-]{8,}\.[\w.-]+)"  # tokens
@@ -716,7 +737,9 @@ def bundle_run(
                "memory": psutil.virtual_memory().total, "tpu": tpu_chips(), "versions": installed_packages(),
                "gpu": _answer("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
                "remarks": [asdict(remark) for remark in inspect_machine()]}
-    texts, sentences, left_out = {"machine.json": without_private(json.dumps(machine, indent=1))}, _sentences(run), []
+    texts = {"machine.json": without_private(json.dumps(machine, indent=1))}
+    sentences = _sentences(run)
+    left_out = []
     for path in (path for pattern in BUNDLED
                  for path in islice(sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")]), _MOST_FILES)):
         name = path.relative_to(run).as_posix()

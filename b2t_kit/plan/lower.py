@@ -86,7 +86,8 @@ class LoweringDevice(XlaDevice):
         policy = resolve_precision(precision, "xla")
         super().__init__(torch_device, Rank(), policy, where.chips, options, ExitStack(), {"chip": "TPU"})
         self.watch.close()
-        self.slice, self.accumulation = where, options.accumulation
+        self.slice = where
+        self.accumulation = options.accumulation
         self.taken: Callable[[Program], object] = id  # is given each program
         self.held: list[StateTensor] = []
         self.known: dict[int, Argument] = {}  # torch_xla's id of a tensor -> its argument
@@ -133,7 +134,8 @@ class LoweringDevice(XlaDevice):
         from torch_xla import _XLAC
 
         notation = self.mesh.notation(tensor.ndim, division)
-        shapes, dtypes = [list(tensor.shape)], [tensor.dtype]
+        shapes = [list(tensor.shape)]
+        dtypes = [tensor.dtype]
         return _XLAC._xla_custom_call([tensor], "Sharding", shapes, dtypes, False, notation, 0, {})[0]
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -163,7 +165,8 @@ class LoweringDevice(XlaDevice):
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         indices = {(held.role, held.name): index for index, held in enumerate(changed)}
-        constant, arguments = Argument("number", "a constant", (), "float32"), []
+        constant = Argument("number", "a constant", (), "float32")
+        arguments = []
         for number in _XLAC._get_tensors_xla_device_data_node(outputs)[0]:
             argument = self.known.get(number, constant)
             arguments.append(replace(argument, result=indices.get((argument.role, argument.name))))
@@ -193,7 +196,8 @@ def traced() -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [one for one in frames if not re.search(r"site-packages/(torch|torch_xla|transformers)/", one.filename)]
-        frame, message = (own or frames)[-1], " ".join(str(error).split())[:300]
+        frame = (own or frames)[-1]
+        message = " ".join(str(error).split())[:300]
         text = f"the step fails: {type(error).__name__}: {message}"
         if on_host() or any(word in message for word in ASKS):
             cause = f"computes {on_host()} on the host" if on_host() else "asks for a number in the middle of the step"
@@ -240,11 +244,13 @@ def lower_run(
         device.taken = take
         steps, validation = task.shapes(config, device)
         if programs == "largest":
-            steps, validation = steps[:1], []
+            steps = steps[:1]
+            validation = []
         expect(len(steps) + len(validation))
         for micro_batches in steps:  # a program for all micro-batches before the last, and that of the last
             run.model.train()
-            run.meter, run.step = ResultMeter(device), 0
+            run.meter = ResultMeter(device)
+            run.step = 0
             seed_step(run)
             accumulate_gradients(run, micro_batches[-2:])
             update_weights(run, micro_batches[-1])
@@ -267,7 +273,8 @@ def lower_request(folder: Path) -> None:
             model_class(model)
         module, _, name = request["kind"].rpartition(":")
         run = from_dict(getattr(import_module(module), name), request["settings"])
-        task, train = run.without_data(request["data"]), run.train
+        task = run.without_data(request["data"])
+        train = run.train
 
     def take(program: Program) -> None:
         path = folder / str(len(list(folder.glob("[0-9]*"))))

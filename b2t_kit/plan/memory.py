@@ -50,7 +50,10 @@ class Ledger:
         self.recomputed: set[int] = set()  # ids of parameters of GRU layers that compute their gates again
         self.bytes = dict.fromkeys(KINDS, 0)  # alive now, by kind
         self.rows: list[tuple[int, ...]] = []  # bytes by kind, after each operation
-        self.peak, self.peak_at, self.phase = dict(self.bytes), "", "forward"  # bytes that count, and where
+        # bytes that count, and where
+        self.peak = dict(self.bytes)
+        self.peak_at = ""
+        self.phase = "forward"
 
     def mark(self, tensor: torch.Tensor, kind: str, chips: int = 1) -> torch.Tensor:
         "Count a tensor's storage if it is new, and give it a purpose if it was only in use; returns the tensor."
@@ -77,7 +80,8 @@ class Ledger:
         sizes = {kind: int(size * self.share.get(kind, 1)) for kind, size in self.bytes.items()}
         self.rows.append(tuple(sizes.values()))
         if sum(sizes.values()) > sum(self.peak.values()):
-            self.peak, self.peak_at = sizes, f"{self.phase}, {operation}"
+            self.peak = sizes
+            self.peak_at = f"{self.phase}, {operation}"
 
 # %% ../../nbs/plan/memory.ipynb #771a172d
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -103,7 +107,9 @@ class Tracer(TorchDispatchMode):
             from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # there is no public name
         except ImportError as error:
             raise NotTraced(f"torch {torch.__version__} has no torch._subclasses.fake_tensor ({error})") from error
-        self.ledger, self.fakes, self.fake_class = ledger, FakeTensorMode(allow_non_fake_inputs=True), FakeTensor
+        self.ledger = ledger
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_class = FakeTensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:  # two thirds of all calls in a recurrent layer
@@ -120,7 +126,8 @@ class Tracer(TorchDispatchMode):
 
     def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         "Return the result of an operation: with values if all its inputs have values, else fake."
-        tensors, packet = list(_tensors_in((args, kwargs))), func.overloadpacket
+        tensors = list(_tensors_in((args, kwargs)))
+        packet = func.overloadpacket
         if tensors and all(map(self.is_known, tensors)):
             return func(*args, **kwargs)
         if packet is aten._ctc_loss:
@@ -164,9 +171,11 @@ class OneGRU(torch.autograd.Function):
         inputs, shape = inputs.contiguous(), (*inputs.shape[:2], rest[0].shape[-1])
         dtype = torch.float32 if kind == "tpu" else inputs.dtype
         ctx.save_for_backward(inputs, *rest)
-        ctx.kind, ctx.ledger = kind, ledger
+        ctx.kind = kind
+        ctx.ledger = ledger
         ctx.kept = ledger.mark(inputs.new_empty(*shape, each, dtype=dtype), "recurrent layers")
-        _, states = inputs.new_empty(*shape, 3), inputs.new_empty(shape)
+        _ = inputs.new_empty(*shape, 3)
+        states = inputs.new_empty(shape)
         return states
 
     @staticmethod
@@ -203,7 +212,8 @@ class FusedLayers(TorchFunctionMode):
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         super().__init__()
-        self.ledger, self.kind = ledger, kind
+        self.ledger = ledger
+        self.kind = kind
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -217,12 +227,15 @@ class FusedLayers(TorchFunctionMode):
     def gru(self, inputs: torch.Tensor, first: torch.Tensor, weights: Any, biases: bool, layers: int, rate: float,
             training: bool, both: bool, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         "As `torch.gru`: states of the last layer, and the last states of all."
-        states, ends = inputs.transpose(0, 1) if batch_first else inputs, []
+        states = inputs.transpose(0, 1) if batch_first else inputs
+        ends = []
         chips = self.ledger.chips.get(id(weights[0]), 1)
         per_unit = 1 if self.kind == "tpu" and id(weights[0]) in self.ledger.recomputed else KEPT[self.kind]
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-            states, first, weights = states.to(dtype), first.to(dtype), [
+            states = states.to(dtype)
+            first = first.to(dtype)
+            weights = [
                 self.ledger.mark(weight.to(dtype), "weights in half precision", chips) for weight in weights]
         for level in range(layers):
             states = F.dropout(states, rate, training) if level and rate else states
@@ -239,7 +252,9 @@ def meta_model(task: Task) -> nn.Module:
 # %% ../../nbs/plan/memory.ipynb #a9b8a2d7
 def _fake_model(task: Task, tracer: Tracer, divided: int, over: int | None) -> nn.Module:
     "Return the task's model with parameters that have no numbers; a parameter that two modules share stays shared."
-    model, ledger, fakes = meta_model(task), tracer.ledger, dict[int, torch.Tensor]()
+    model = meta_model(task)
+    ledger = tracer.ledger
+    fakes = dict[int, torch.Tensor]()
     wide, units = wide_stacks(model, divided, over)
     chips = {id(parameter): units for stack in wide.values() for parameter in stack.parameters()}
 
@@ -320,12 +335,14 @@ def trace_step(
     hooks = torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: ledger.mark(tensor, "kept for the gradient"), lambda tensor: tensor)
     name, largest = _largest_tensor(batch)
-    rows, log = -(-len(largest) // chips), logging.getLogger("torch._subclasses.fake_tensor")
+    rows = -(-len(largest) // chips)
+    log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     try:
         log.setLevel(logging.CRITICAL)  # it prints a traceback of the error that is raised
         with torch.random.fork_rng(devices=[]):
-            model, inputs = _fake_model(task, tracer, divided, over), fake_batch(batch, tracer, rows)
+            model = _fake_model(task, tracer, divided, over)
+            inputs = fake_batch(batch, tracer, rows)
             with tracer, hooks, FusedLayers(ledger, kind):
                 with autocast:
                     loss = task.compute_loss(model, inputs).sum / batch.step_rows
@@ -370,12 +387,19 @@ def find_target(
         raise KitError(f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu")
     if device == "tpu":
         tpu_slice = find_slice(slice_name or "v5e-8")
-        kind, size, label, chips = "tpu", tpu_slice.chip.memory, f"TPU {tpu_slice.chip.name}", chips or tpu_slice.chips
+        kind = "tpu"
+        size = tpu_slice.chip.memory
+        label = f"TPU {tpu_slice.chip.name}"
+        chips = chips or tpu_slice.chips
     elif device == "cpu":
-        kind, size, label = "cpu", free_memory() / GIB, "CPU"
+        kind = "cpu"
+        size = free_memory() / GIB
+        label = "CPU"
     elif device in _GPU_MEMORY or device == "gpu":
         name = "t4" if device == "gpu" else device
-        kind, size, label = "gpu", _GPU_MEMORY[name], f"GPU {name.upper()}"
+        kind = "gpu"
+        size = _GPU_MEMORY[name]
+        label = f"GPU {name.upper()}"
     else:
         raise KitError(f"device '{device}' is unknown; there are {', '.join(('cpu', 'gpu', 'tpu', *_GPU_MEMORY))}")
     return MemoryTarget(kind, chips or 1, int((memory or size) * GIB), label)
@@ -388,7 +412,8 @@ def target_of(device: Device) -> MemoryTarget:
         return MemoryTarget("gpu", device.world, free, torch.cuda.get_device_name(device.torch_device))
     if device.kind == "cpu":
         return MemoryTarget("cpu", device.world, free_memory() // device.world, "CPU")
-    replicas, models = device.chips * device.world, tpu_chips()
+    replicas = device.chips * device.world
+    models = tpu_chips()
     if models and models[0] in CHIPS:
         return MemoryTarget("tpu", replicas, int(CHIPS[models[0]].memory * GIB), f"TPU {models[0]}")
     return MemoryTarget("tpu", replicas, free_memory() // device.chips, "simulated chip")
@@ -488,7 +513,8 @@ class PlannedDevice:
     target: MemoryTarget
     precision: Precision
     place_in_world: Rank = field(default_factory=Rank)
-    rank, world = 0, 1
+    rank = 0
+    world = 1
 
     @property
     def chips(self) -> int:
@@ -520,7 +546,8 @@ def _with_step(
     plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, batch: Any, parts: int = 1
 ) -> MemoryPlan:
     "Return the plan with a step on one of so many parts of a batch."
-    target, compute = plan.target, device.precision.compute
+    target = plan.target
+    compute = device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
     autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
     divided = target.replicas if config.shard == "units" else 1
@@ -544,10 +571,12 @@ def plan_task(
     name: str = "",  # what is planned; default: the task's class
 ) -> MemoryPlan:
     "Return the memory of a run: its state is counted, and its largest step is traced; raise `NotTraced`."
-    target, model = target or target_of(device), meta_model(task)
+    target = target or target_of(device)
+    model = meta_model(task)
     if target.kind != "tpu" and config.shard != "none":
         raise KitError(f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}")
-    plan, batch = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target)), None
+    plan = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target))
+    batch = None
     if not plan.impossible:
         batch = batch_to_plan(task, config, device)
         plan = _with_step(plan, task, config, device, batch)

@@ -81,7 +81,8 @@ class Compiled:
     def line(self) -> str:
         "Return the result as one line of text."
         name = self.name if self.times == 1 else f"{self.name}, {self.times} times a step"
-        unit, verdict = f"GiB of {self.available / GIB:.2f} per chip", "fits" if self.fits else "DOES NOT FIT"
+        unit = f"GiB of {self.available / GIB:.2f} per chip"
+        verdict = "fits" if self.fits else "DOES NOT FIT"
         if self.bytes:
             spare = (self.available - self.bytes["total"]) / GIB
             return (f"{verdict}: {name}: {self.bytes['total'] / GIB:.2f} {unit}, "
@@ -93,7 +94,8 @@ class Compiled:
 
     def to_dict(self) -> dict[str, Any]:
         "Return all results as plain values."
-        bound, left_out = self.roofline, ("available", "versions")
+        bound = self.roofline
+        left_out = ("available", "versions")
         return {name: value for name, value in vars(self).items() if name not in left_out} | {
             "fits": self.fits, "error": self.error[:2000],
             "roofline": bound and {**vars(bound), "seconds": bound.seconds, "bound": bound.bound}}
@@ -111,7 +113,8 @@ def read_result(folder: Path, where: Slice) -> Compiled:
                         versions=result["versions"], times=job["times"])
     if sizes := compiled.bytes:
         before, after = (read_hlo((folder / f"{name}.hlo").read_text()) for name in ("before", "after"))
-        compiled.arrays, compiled.roofline = largest_arrays(after), roofline(before, after, where)
+        compiled.arrays = largest_arrays(after)
+        compiled.roofline = roofline(before, after, where)
         compiled.kinds = dict.fromkeys(("parameters", "moments", "average", "gradients", "batch"), 0)
         for role, size in compiled.states.items():
             compiled.kinds[MEMORY_KINDS[role]] += size
@@ -199,7 +202,8 @@ class PreflightReport:
         }
 
     def __repr__(self) -> str:
-        program, bound = self.largest, self.largest.roofline
+        program = self.largest
+        bound = self.largest.roofline
         lines = [f"{self.config} on {self.slice.name}, {self.global_batch} trials per step: "
                  + ("fits" if self.fits else "DOES NOT FIT"), *(f"  {each.line()}" for each in self.programs)]
         if program.kinds:
@@ -247,7 +251,8 @@ COLOURS = {
 # %% ../../nbs/plan/preflight.ipynb #534f5617
 def draw_report(report: PreflightReport) -> Figure:
     "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
-    programs, available = report.programs[::-1], report.slice.chip.memory
+    programs = report.programs[::-1]
+    available = report.slice.chip.memory
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2),
                                          layout="constrained")
     for index, program in enumerate(programs):
@@ -392,7 +397,8 @@ def preflight_config(
     say: Callable[[str], None] = lambda line: None,  # called with one line per program
 ) -> PreflightReport:
     "Compile a configuration for a slice; `KitError` if its batch cannot be divided over the chips."
-    tpu_slice, python = find_slice(where), find_compiler(python)
+    tpu_slice = find_slice(where)
+    python = find_compiler(python)
     if global_batch is not None:
         settings = settings.with_rows(global_batch)
     size = settings.task.rows
@@ -425,12 +431,14 @@ def run_preflight(
 ) -> PreflightReport:
     "Lower and compile all programs, and fill in the report; `KitError` if there is none."
     with tempfile.TemporaryDirectory(prefix="b2t-preflight-") as name:
-        folder, start = Path(name), time.monotonic()
+        folder = Path(name)
+        start = time.monotonic()
         (folder / "model.pickle").write_bytes(packed)
         for path in lower_in_child(request, folder):
             program = compile_program(path, report.slice, python, cache_dir)
             report.programs.append(program)
-            count, expected = len(report.programs), int((folder / "expected").read_text())
+            count = len(report.programs)
+            expected = int((folder / "expected").read_text())
             seconds = (time.monotonic() - start) / count * (expected - count)
             say(program.line() + (f"; about {duration(seconds)} left" if seconds > 0 else ""))
     if not report.programs:
@@ -478,7 +486,10 @@ class ModelTask(Task):
     "A task with a model, a loss, and one batch shape."
 
     def __init__(self, model: nn.Module, batch: Any, loss: Loss, groups: list[dict[str, Any]]) -> None:
-        self.model, self.batch, self.loss, self.groups = model, batch, loss, groups
+        self.model = model
+        self.batch = batch
+        self.loss = loss
+        self.groups = groups
 
     def build_model(self) -> nn.Module:
         return self.model
@@ -525,7 +536,9 @@ def preflight(
     say: Callable[[str], None] = lambda line: None,
 ) -> PreflightReport:
     "Compile a training step of a model for a slice; `KitError` if model, batch or optimizer do not allow it."
-    tpu_slice, python, tensors = find_slice(where), find_compiler(), leaves_of(batch)
+    tpu_slice = find_slice(where)
+    python = find_compiler()
+    tensors = leaves_of(batch)
     if len(tensors[0]) % tpu_slice.chips:
         raise KitError(f"batch: {len(tensors[0])} rows cannot be divided evenly over {tpu_slice.chips} chips")
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
@@ -567,7 +580,9 @@ def largest_batch(
 ) -> tuple[int | None, dict[int, int | None]]:  # None: none fits; bytes of each batch that was tried
     "Search for the largest batch that fits, by linear prediction."
     sizes: dict[int, int | None] = {}
-    low, high = 0, None  # the largest that fits, the smallest that does not
+    # the largest that fits, the smallest that does not
+    low = 0
+    high = None
     guess = max(multiple, start // multiple * multiple)
     while len(sizes) < most and (high is None or high - low > multiple):
         size = sizes[guess] = needed(guess)
@@ -613,14 +628,17 @@ def compare_shardings(
 
     reports = {name: measure(arranged(name), settings.task.rows)
                for name in ARRANGEMENTS if where.chips > 1 or name == "none"}
-    fastest, arrangements = best_arrangement(reports), {}
+    fastest = best_arrangement(reports)
+    arrangements = {}
     for name, report in reports.items():
-        needed, seconds = report.largest.needed, report.step_seconds
+        needed = report.largest.needed
+        seconds = report.step_seconds
         arrangements[name] = {"fits": report.fits, "bytes": needed, "seconds": seconds}
         size = f"{needed / GIB:.2f} GiB per chip" if needed else "size unknown, the compiler failed"
         say(f"{ARRANGEMENTS[name]}: {size}{f', at best {seconds:.3g} s' if seconds else ''}"
             f"{'' if report.fits else ', does not fit'}{'  <- best' if name == fastest else ''}")
-    best, guess = arranged(fastest or "moments"), settings.task.rows
+    best = arranged(fastest or "moments")
+    guess = settings.task.rows
     if plan := memory_plan(best, where):
         state = sum(plan.state.parts.values())
         guess = max(1, int(guess * (where.available - state) / max(1, plan.total - state)))

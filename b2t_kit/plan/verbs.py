@@ -48,7 +48,8 @@ class ForDevices(HasSettings):
         from b2t_kit.plan.configs import configuration, configurations
 
         name = next((word for word in words if word in configurations()), "baseline")
-        run, model = configuration(name), option_value(words, "--model")
+        run = configuration(name)
+        model = option_value(words, "--model")
         if model is None:
             return run
         if not hasattr(run.task, "model"):
@@ -81,7 +82,8 @@ class Plan(ForDevices):
         if self.json:
             check_target(self.json)
         configuration(self.config)
-        run, kind = self.settings, self.settings.train.device
+        run = self.settings
+        kind = self.settings.train.device
         if self.global_batch is not None:
             run = run.with_rows(self.global_batch)
         if "device" not in self.typed:
@@ -134,7 +136,8 @@ class Preflight(ForDevices):
                               cache_dir=self.cache_dir)
         report = compile_for(self.settings, self.slice, self.global_batch, programs=self.programs, say=report_progress)
         print(report, flush=True)
-        settings, values = self.settings.with_rows(report.global_batch), report.to_dict()
+        settings = self.settings.with_rows(report.global_batch)
+        values = report.to_dict()
         if not report.fits:
             values["smallest_change"] = smallest_change(settings, report.slice)
             print(f"by the memory plan it fits with {values['smallest_change'] or 'no change that is known'}")
@@ -173,7 +176,8 @@ class Doctor(Verb):
             raise KitError("give one of --log, --device, --bundle, not several")
         from b2t_kit.plan import doctor
 
-        status, values = SUCCESS, dict[str, Any]()
+        status = SUCCESS
+        values = dict[str, Any]()
         if self.bundle is not None:
             values = {"archive": str(doctor.bundle_run(self.bundle, self.out))}
             print(values["archive"])

@@ -35,7 +35,8 @@ def weights_facts(folder: str | Path) -> dict[str, Any] | None:
     if (folder / "config.json").is_file() and not (folder / f"{WEIGHTS}.safetensors").is_file():
         return None
     decoder = load_decoder(folder)
-    sizes, calibration = decoder.config.model, read_calibration(folder, decoder.digest)
+    sizes = decoder.config.model
+    calibration = read_calibration(folder, decoder.digest)
     kept = calibration_record(calibration, decoder.digest, decoder.origin) if calibration else None
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     options = f"--run {folder} --data RECORDINGS"
@@ -63,7 +64,10 @@ def card(
     licence: str = "",  # such as cc-by-4.0; empty: not stated
 ) -> str:
     "Return the page for people in Markdown, with the front matter that the Hugging Face hub reads."
-    signal, sizes, labels, scores = decoder.signal, decoder.config.model, decoder.signal.labels, record["scores"]
+    signal = decoder.signal
+    sizes = decoder.config.model
+    labels = decoder.signal.labels
+    scores = record["scores"]
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
     facts = {
@@ -115,7 +119,8 @@ def export(
     licence: str = "",  # of the weights, for the card, such as cc-by-4.0; empty: not stated
 ) -> Path:  # the new folder
     "Write weights, settings and card; raise `KitError` if there is no usable decoder, or if the folder exists."
-    decoder, path = load_decoder(run), Path(run) / "config.json"
+    decoder = load_decoder(run)
+    path = Path(run) / "config.json"
     config = {"train": {}, "data": {}, **(load_json(path) if path.is_file() else {})}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,

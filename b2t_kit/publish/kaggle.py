@@ -112,7 +112,8 @@ def write_wheel(
     tag: str = "py3-none-any",  # Python, ABI and platform
 ) -> Path:  # <name>-<version>-<tag>.whl
     "Pack files into a wheel, with the checksums that pip verifies."
-    inner, record = f"{name}-{version}.dist-info", ""
+    inner = f"{name}-{version}.dist-info"
+    record = ""
     path = Path(folder) / f"{name}-{version}-{tag}.whl"
     files = files | {f"{inner}/{part}": text for part, text in notes.items()}
     for entry, content in files.items():
@@ -209,7 +210,8 @@ def build_kernel(
     notebook = load_json(kernels_folder() / kernel / settings["code_file"])
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":  # saved outputs would only enlarge the upload, and Kaggle replaces them
-            cell["outputs"], cell["execution_count"] = [], None
+            cell['outputs'] = []
+            cell['execution_count'] = None
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     with atomic_folder(out) as folder:
         save_json(folder / "kernel/kernel-metadata.json", settings)

@@ -121,7 +121,8 @@ def rates_of(groups: dict[str, list[Sentence]]) -> dict[str, dict[str, Any]]:  #
     "Word and phoneme error rates of each group that has words, resampled by session if there are enough."
     rates = {}
     for name, members in groups.items():
-        days, sounds = [one.trial.session for one in members], [one.phonemes for one in members]
+        days = [one.trial.session for one in members]
+        sounds = [one.phonemes for one in members]
         words = count_edits(*zip(*(one.words for one in members)))
         if words.lengths.sum():
             per = None if None in sounds else rate_of(count_edits(*zip(*sounds)), days).to_dict()
@@ -134,7 +135,8 @@ def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
 ) -> list[dict[str, Any]]:  # "true", "decoded", "times", and "said", the count of the true item in all sentences
     "Return the twenty most frequent confusions of words or of phoneme names; ties in alphabetical order."
-    wrong, totals = Counter[tuple[str, str]](), Counter[str]()
+    wrong = Counter[tuple[str, str]]()
+    totals = Counter[str]()
     for true, decoded in pairs:
         totals.update(true)
         aligned = [(reference or NOTHING, output or NOTHING) for reference, output in align_edits(true, decoded)]
@@ -174,7 +176,8 @@ class Report:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         "All numbers as plain values; a missing interval is None."
-        sentences, days = self.sentences, [one.trial.session for one in self.sentences]
+        sentences = self.sentences
+        days = [one.trial.session for one in self.sentences]
         true, decoded = map(list, zip(*(one.words for one in sentences)))
         lists = [[normalise(each.sentence).split() for each in one.trial.hypotheses] or [[]] for one in sentences]
         best = [min(found, key=partial(edit_distance, reference)) for reference, found in zip(true, lists)]
@@ -187,13 +190,15 @@ class Report:
             "word_errors": mistakes(zip(true, decoded)),
             "phoneme_errors": mistakes((one.order.symbols(one.phonemes[0]), one.order.symbols(one.phonemes[1]))
                                        for one in sentences if one.phonemes)}
-        own, raw = certainty_in(sentences), certainty_in(self.raw)
+        own = certainty_in(sentences)
+        raw = certainty_in(self.raw)
         found["certainty"] = {kind: {"raw": raw[kind], "calibrated": table} if kind in raw else {"as decoded": table}
                               for kind, table in own.items()}
         if len(sentences) > 1 and all(one.other is not None for one in sentences):
             mine = count_edits(true, decoded)
             theirs = count_edits(true, [normalise(one.other or "").split() for one in sentences])
-            gap, signs = compare(theirs, mine, days), np.sign(mine.edits - theirs.edits)
+            gap = compare(theirs, mine, days)
+            signs = np.sign(mine.edits - theirs.edits)
             found["against"] = {"run": self.other, **vars(gap), "text": repr(gap), **{
                 name: int((signs == sign).sum()) for name, sign in (("fewer", -1), ("equal", 0), ("more", 1))}}
         return found
@@ -304,7 +309,8 @@ class Look:
 
     def html(self, sentence: Sentence) -> str:
         "Words, posteriors and features over time."
-        best, names = next(iter(sentence.trial.hypotheses), None), sentence.order.names
+        best = next(iter(sentence.trial.hypotheses), None)
+        names = sentence.order.names
         words = None
         if best is not None and len(best.times) == len(best.words):
             words = [(word, *self.span(*times)) for word, times in zip(best.words, best.times)]
@@ -320,7 +326,8 @@ class Look:
 
 def sentence_html(sentence: Sentence, look: Look | None = None) -> str:
     "Everything about one sentence, with its recording if that is given."
-    true, limit = " ".join(sentence.words[0]), 10
+    true = " ".join(sentence.words[0])
+    limit = 10
     rows = [(one.sentence, (one.acoustic, one.language, one.total, 100 * posterior), normalise(one.sentence) == true)
             for one, posterior in zip(sentence.trial.hypotheses, posteriors(sentence.trial.hypotheses))]
     return html_part("sentence", html_part("words", sentence.aligned), look.html(sentence) if look else "",
@@ -336,7 +343,8 @@ def report_html(
     pictures: int = 300,  # how many sentences have pictures
 ) -> str:
     "Return the whole page."
-    numbers, total = report.numbers, report.numbers["groups"]["all trials"]
+    numbers = report.numbers
+    total = report.numbers["groups"]["all trials"]
     # phonemes are read before the search
     phoneme_marks = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
     rates = [(name, f"{100 * rate['rate']:.1f}", marked(repr(as_rate(rate)).partition(" % ")[2], marks))
@@ -391,7 +399,8 @@ def report_run(
     if out is not None:
         check_target(out)  # before the network is loaded
     source = RunLogits(run, data, split, device)
-    decoder, data = source.decoder, source.data
+    decoder = source.decoder
+    data = source.data
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
     check_target(page)
 
@@ -402,7 +411,9 @@ def report_run(
         train_sentences = {normalise(info.sentence) for info in training.infos if info.sentence is not None}
 
         decoded, options = decoded_as_before(source)
-        file, raw, others = source.folder / "logits.hdf5", list[DecodedTrial](), dict[tuple[str, int, int], str]()
+        file = source.folder / "logits.hdf5"
+        raw = list[DecodedTrial]()
+        others = dict[tuple[str, int, int], str]()
         logits = {trial.place: trial.logits for trial in read_trials(file)}
         if decoded.calibration and decoded.calibration.temperature != 1:
             undivided = {**options, "temperature": 1.0}
@@ -421,7 +432,8 @@ def report_run(
             if trial.truth is None:
                 raise KitError(f"{' '.join(map(str, trial.place))}: has no sentence to compare with; report on train "
                                "or val")
-            row, sounds = rows[trial.place], None
+            row = rows[trial.place]
+            sounds = None
             if (true := recordings.labels(row)) is not None:
                 sounds = decoder.order.labels(true), collapse(logits[trial.place].argmax(1))
             sentences.append(Sentence(
@@ -445,7 +457,8 @@ def report_run(
             notes["quarantine"] = left_out
 
         def look(sentence: Sentence) -> Look:
-            place, model = sentence.trial.place, decoder.config.model
+            place = sentence.trial.place
+            model = decoder.config.model
             return Look(recordings.features(rows[place]), logits[place], model.patch, model.stride, recordings.signal)
 
         facts_now = {**facts, "written": time.strftime("%Y-%m-%d %H:%M")}
@@ -471,7 +484,8 @@ ROW_TITLES = ("recipe", "recordings", "phoneme, word errors", "hours", "seed", "
 
 def front_row(run: str | Path, report: Report) -> str:
     "Return a run as a row of the front page's table, in Markdown, under `ROW_TITLES`."
-    record, checkpoint = load_json(Path(run) / "config.json"), best_checkpoint(run)
+    record = load_json(Path(run) / "config.json")
+    checkpoint = best_checkpoint(run)
     with damaged(Path(run) / "config.json"):
         recipe, changes = nearest_recipe(record)
         train = record["train"]
@@ -485,7 +499,8 @@ def front_row(run: str | Path, report: Report) -> str:
     choices = ", ".join(mark.what for mark in report.marks)
     recordings = (f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} {report.split} "
                   f"trials of {total['sessions']} days{f'; {choices} on them' if choices else ''}")
-    home, commit = Path(str(b2t_kit.__file__)).resolve().parents[1], f"b2t_kit {__version__}"
+    home = Path(str(b2t_kit.__file__)).resolve().parents[1]
+    commit = f"b2t_kit {__version__}"
     if (home / ".git").exists():  # a clone, not an installed package
         git = subprocess.run(["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
         commit = git.stdout.strip() or commit

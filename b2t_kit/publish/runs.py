@@ -64,15 +64,21 @@ class RunState:
 def run_state(folder: str | Path) -> RunState:
     "Read a run folder; raise `KitError` if it is none, or if one of its records is damaged."
     folder = Path(folder)
-    path, metrics, note = folder / "config.json", folder / METRICS, folder / RESUME
+    path = folder / "config.json"
+    metrics = folder / METRICS
+    note = folder / RESUME
     if not path.is_file():
         raise KitError(f"{folder}: is not a run folder; it has no config.json")
-    record, amount = load_json(path), ""
+    record = load_json(path)
+    amount = ""
     if isinstance(record, dict) and "weights" in record:
         raise KitError(f"{folder}: is an exported decoder, not a run; its README.md describes it")
     with damaged(path):
-        steps, task, data = record["train"]["steps"], record["task"]["name"], record["data"].get("train")
-        config, numbers = record["task"].get("config"), [steps]
+        steps = record["train"]["steps"]
+        task = record["task"]["name"]
+        data = record["data"].get("train")
+        config = record["task"].get("config")
+        numbers = [steps]
         model = config.get("model") if isinstance(config, dict) else None
         model = task if model is None else dict(model).get("name", task)
         if isinstance(data, dict) and {"trials", "sessions"} <= set(data):
@@ -113,7 +119,8 @@ def list_runs(
     "Return the runs in a folder as plain values; raise `KitError` if there is no such folder."
     if not Path(folder).is_dir():
         raise KitError(f"{folder}: no such folder")
-    lines, settings = [], {}
+    lines = []
+    settings = {}
     for name, path in find_runs(folder).items():
         try:
             state = run_state(path)
@@ -167,7 +174,8 @@ def nearest_recipe(
         return "", []
     with damaged(Path("config.json")):
         own_model = "sha256" in record["task"]["config"]["model"]  # which no recipe has
-        settings, changes = chosen(record["train"], record["task"]["config"]), {}
+        settings = chosen(record["train"], record["task"]["config"])
+        changes = {}
         for name, make in RECIPES.items():
             run = make()
             changes[name] = differences(chosen(to_dict(run.train), to_dict(run.task)), settings)
@@ -183,7 +191,8 @@ def bars(values: list[float]) -> str:
     pieces = min(40, len(values))
     edges = [round(piece * len(values) / pieces) for piece in range(pieces + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in zip(edges, edges[1:])]
-    low, span = min(means), max(means) - min(means)
+    low = min(means)
+    span = max(means) - min(means)
     return "".join(BARS[int((value - low) / span * (len(BARS) - 1) + 0.5) if span else 0] for value in means)
 
 # %% ../../nbs/publish/runs.ipynb #a2936d10
@@ -194,7 +203,8 @@ def next_steps(state: RunState) -> list[str]:  # command lines
     "Return the commands that a run is ready for."
     model = (state.record["task"].get("config") or {}).get("model")
     flag = f" --model {model['file']}:{model['name']}" if isinstance(model, dict) and model.get("file") else ""
-    run, options = state.folder, f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{flag}"
+    run = state.folder
+    options = f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{flag}"
     if state.step < state.steps:
         return [f"b2t train --resume --out {run}{flag}"]
     if state.task != "speech":

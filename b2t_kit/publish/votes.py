@@ -66,7 +66,8 @@ def combine_votes(
 ) -> Combination:
     "Choose a sentence for each trial. Raises `KitError` that names a trial which not all decoders have."
     aligned = align_tables([*decoders, *([references] if references else [])])
-    votes, truths = aligned[: len(decoders)], aligned[len(decoders) :]
+    votes = aligned[: len(decoders)]
+    truths = aligned[len(decoders) :]
     names = [decoder.path for decoder in decoders]
     for number, name in enumerate(names):
         if votes[number] in votes[:number]:

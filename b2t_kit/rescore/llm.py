@@ -80,7 +80,8 @@ def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dic
     "Return the endings that add one token to a word, and change none of the word's."
     endings: dict[str, int] = {}
     for end in ends:
-        word, tokens = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
+        word = token_ids(tokenizer, "see")
+        tokens = token_ids(tokenizer, f"see{end}")
         if tokens[:-1] == word and tokens[-1] not in endings.values():
             endings[end] = tokens[-1]
     return endings
@@ -90,7 +91,8 @@ def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
     "Return the writings to choose from; raise `KitError` if no text has a beginning or an end."
     names = tokenizer.get_vocab()
     markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in names]
-    ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
+    ends = tuple(end_tokens(tokenizer, (*ENDS, *markers)))
+    starts = dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
         starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
     writings = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
@@ -126,7 +128,8 @@ def tree_of(sequences: Sequence[Sequence[int]], given: int = 0) -> Tree:
             node = nodes.setdefault((node, token), len(nodes))
         leaves.append(node)
     parents, tokens = np.array(list(nodes), np.int64).T
-    parents[0], visible = 0, np.eye(len(nodes), dtype=bool)
+    parents[0] = 0
+    visible = np.eye(len(nodes), dtype=bool)
     for node in range(1, len(nodes)):
         visible[node] |= visible[parents[node]]
     return Tree(tokens, parents, visible, np.array(leaves, np.int64), given)
@@ -151,7 +154,8 @@ def batches_of(
     budget: int,  # largest number of nodes in a batch, including padding
 ) -> list[tuple[list[int], int]]:  # indices of trees and their padded length
     "Return batches of trees of similar size, the largest first."
-    order, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    batches = []
     while order:
         nodes = -(-sizes[order[0]] // 8) * 8
         rows = max(budget // nodes, 1)
@@ -175,7 +179,9 @@ class CausalScorer:
         values: int = VALUES,  # largest number of logits held at a time
     ) -> None:
         "Raise `KitError` if the tokenizer knows nothing that stands before or after the words."
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
         kinds = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
@@ -185,7 +191,8 @@ class CausalScorer:
 
     def write(self, writing: Writing) -> None:
         "From now on, give the model sentences in this writing; raise `KitError` if its tokenizer cannot."
-        self.writing, self.known = writing, dict[str, float]()  # sentence -> score
+        self.writing = writing
+        self.known = dict[str, float]()  # sentence -> score
         self.start = self._within(token_ids(self.tokenizer, writing.start))
         self.ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
         if not self.start or not self.ends:
@@ -209,8 +216,10 @@ class CausalScorer:
         visible[:, :, 0] = True  # padding must attend to something
         for row, tree in enumerate(trees):
             size = len(tree.tokens)
-            parts["tokens"][row, :size], parts["parents"][row, :size] = tree.tokens, tree.parents
-            parts["depths"][row, :size], visible[row, :size, :size] = tree.seen.sum(axis=1) - 1, tree.seen
+            parts['tokens'][row, :size] = tree.tokens
+            parts['parents'][row, :size] = tree.parents
+            parts['depths'][row, :size] = tree.seen.sum(axis=1) - 1
+            visible[row, :size, :size] = tree.seen
         mask = torch.where(torch.tensor(visible)[:, None], 0.0, -1e9)  # (B, 1, N, N)
         return {name: torch.tensor(part) for name, part in parts.items()} | {"mask": mask}
 
@@ -228,7 +237,8 @@ class CausalScorer:
         lists: Sequence[Sequence[str]],  # sentences of each trial
     ) -> list[np.ndarray]:  # per trial (sentences,) float64 ln P(sentence)
         "Return the scores of lists of sentences, each list as one tree, or several where one is too large."
-        parts, trees = list[list[str]](), list[Tree]()
+        parts = list[list[str]]()
+        trees = list[Tree]()
         pending = [sorted({one for one in sentences if one not in self.known}) for sentences in reversed(lists)]
         while pending:
             if not (part := pending.pop()):
@@ -260,7 +270,8 @@ def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
 # %% ../../nbs/rescore/llm.ipynb #d437114f
 def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
     "Choose how a model is given sentences: the writing of the least perplexity; return all, best first."
-    ranking, writings = [], writings_of(scorer.tokenizer)
+    ranking = []
+    writings = writings_of(scorer.tokenizer)
     for writing in track_progress(writings, len(writings), "choosing how sentences are written", "way"):
         scorer.write(writing)
         ranking.append((word_perplexity(scorer, sentences), writing))
@@ -327,7 +338,8 @@ def load_scorer(
                        "`hf download NAME --local-dir FOLDER`")
     if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:  # which the library takes as missing
         raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
-    library, kind = _transformers_library(), "cpu" if device is None else device.kind
+    library = _transformers_library()
+    kind = "cpu" if device is None else device.kind
     options = {"quantization_config": quantisation(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype
     try:
@@ -373,7 +385,9 @@ def kept_scores(
     at_once: int = 32,  # lists scored between two looks at the clock
 ) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
     "Return the scores of lists; the file keeps them and those known before."
-    scores, last_write, count = list[np.ndarray](), time.monotonic(), len(scorer.known)
+    scores = list[np.ndarray]()
+    last_write = time.monotonic()
+    count = len(scorer.known)
 
     def write() -> None:
         record = {"model": model, "writing": asdict(scorer.writing), "scores": scorer.known}
@@ -430,7 +444,8 @@ def tabulate(
 ) -> np.ndarray:  # (5, T, N) acoustic, n-gram, large model, number of words, word errors; what pads is never chosen
     "Return lists as one array; raise `KitError` if a true sentence is not known."
     table = np.zeros((5, len(trials), max(1, *(len(trial.hypotheses) for trial in trials))))
-    table[0], table[4] = -np.inf, np.inf
+    table[0] = -np.inf
+    table[4] = np.inf
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
         if trial.truth is None:
             raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on train or val")
@@ -499,15 +514,19 @@ def tune_weights(
     llm: Sequence[np.ndarray],  # scores of the sentences of each
 ) -> TuningResult:
     "Return the best weights, and their error rate on days they were not tuned on."
-    table, sessions = tabulate(trials, llm), [trial.session for trial in trials]
+    table = tabulate(trials, llm)
+    sessions = [trial.session for trial in trials]
     lengths = np.array([len(normalise(str(trial.truth)).split()) for trial in trials])
 
     def rate(edits: np.ndarray, groups: Sequence[str] | None = sessions) -> Rate:
         return rate_of(Counts(edits.astype(np.int64), lengths), groups)
 
-    weights, half, held_out = best_weights(table), halves(sessions), np.zeros(len(trials))
+    weights = best_weights(table)
+    half = halves(sessions)
+    held_out = np.zeros(len(trials))
     for side in (0, 1):
-        test, tuning = half == side, half != side
+        test = half == side
+        tuning = half != side
         if test.any() and tuning.any():
             held_out[test] = word_errors(table[:, test], best_weights(table[:, tuning]))
     return TuningResult(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
@@ -611,9 +630,13 @@ def rescore(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_weights(weights) if weights else None
-    trials, origin, misfit, tuned = list(read_nbest(nbest)), _search_origin(nbest), None, None
+    trials = list(read_nbest(nbest))
+    origin = _search_origin(nbest)
+    misfit = None
+    tuned = None
     with new_folders(out.parent), locked(out), open_device(device) as opened:
-        llm_key, scores_path = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
+        llm_key = model_key(Path(llm), bits, out.with_name(MEMO))
+        scores_path = out.with_suffix(".scores.json")
         if weights and loaded:
             misfit = _misfit(weights, loaded[1], llm_key, origin)
         key = f"{llm_key} {opened.precision.dtype}"
@@ -622,10 +645,12 @@ def rescore(
         scorer.known.update(saved_scores)
         scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], scores_path, key)
         if loaded:
-            best, chose = loaded[0], set(map(str, loaded[1]["chose"]))
+            best = loaded[0]
+            chose = set(map(str, loaded[1]["chose"]))
         else:
             tuned = tune_weights(trials, scores)
-            best, chose = tuned.weights, {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
+            best = tuned.weights
+            chose = {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
             save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, chose)
         new_trials = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
         write_nbest(out, new_trials)

@@ -86,7 +86,8 @@ def demo(
     runs: tuple[SpeechRun, SpeechRun] | None = None,  # decoder and readout; recipes if None
 ) -> DemoResult:
     "Simulate, train a decoder and a linear readout, evaluate both, draw, and write result.json."
-    start, out = time.monotonic(), Path(out)
+    start = time.monotonic()
+    out = Path(out)
     if any(check_writable(out).iterdir()):
         raise KitError(f"{out}: is not empty; choose a new folder for the demo")
     simulate(out / "data", replace(recordings, seed=seed))

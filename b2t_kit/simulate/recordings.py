@@ -72,11 +72,14 @@ def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence
 # %% ../../nbs/simulate/recordings.ipynb #a2eb514b
 def read_prompts(path: str | Path) -> list[Prompt]:
     "Return all sentences of a file; raise `KitError` with file and line if one cannot be used."
-    text, prompts = read_text(path), list[Prompt]()
+    text = read_text(path)
+    prompts = list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
     else:
-        table, line, keys = csv.DictReader(io.StringIO(text, newline="")), 1, set[tuple[str, int, int]]()
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        line = 1
+        keys = set[tuple[str, int, int]]()
         key_columns = {"session", "block_num", "trial_num"}
         try:
             columns = set(table.fieldnames or [])
@@ -86,7 +89,8 @@ def read_prompts(path: str | Path) -> list[Prompt]:
             for row in table:
                 line = table.line_num
                 sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
-                session, labels = (row.get("session") or "").strip(), tuple(to_ids(row.get("phonemes") or ""))
+                session = (row.get("session") or "").strip()
+                labels = tuple(to_ids(row.get("phonemes") or ""))
                 block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
                 if read_sentence(sentence) is None:
                     raise KitError("the sentence is " + (f"{sentence!r}, a missing value" if sentence else "empty"))
@@ -152,7 +156,9 @@ T15_DATES = """
 2024.07.19 2024.07.21 2024.07.28 2025.01.10 2025.01.12 2025.03.14 2025.03.16 2025.03.30 2025.04.13
 """.split()
 TRAINING_ONLY = ("t15.2023.08.11", "t15.2024.03.03", "t15.2024.04.25", "t15.2024.04.28")
-TRAIN_BLOCK, EVALUATION_HALF = 40, 25  # trials
+# trials
+TRAIN_BLOCK = 40
+EVALUATION_HALF = 25
 DROPPED = 0.03  # share of trials that were recorded but not kept
 
 # %% ../../nbs/simulate/recordings.ipynb #3c474cde
@@ -179,7 +185,9 @@ class Schedule:
 
     def __init__(self, config: SimulateConfig) -> None:
         prompts = read_prompts(config.labels) if config.labels is not None else []
-        self.config, self.sessions, self.rows = config, session_names(config.sessions), dict[str, list[Prompt]]()
+        self.config = config
+        self.sessions = session_names(config.sessions)
+        self.rows = dict[str, list[Prompt]]()
         if prompts and prompts[0].session:
             for prompt in prompts:
                 self.rows.setdefault(prompt.session, []).append(prompt)
@@ -198,7 +206,9 @@ class Schedule:
 
     def draw(self, session: str, count: int, held_out: bool) -> list[Prompt]:
         "Return sentences of a session, in order."
-        seed, day, pool = self.config.seed, day_number(session), self.pools[held_out]
+        seed = self.config.seed
+        day = day_number(session)
+        pool = self.pools[held_out]
         if self.rows and not held_out:
             return self.rows[session][:count]
         if self.rows:
@@ -220,8 +230,10 @@ class Schedule:
 
     def trials(self, session: str) -> list[Prompt]:
         "Return the trials of a session in the order of recording: training blocks first, then evaluation blocks."
-        config, training = self.config, self.draw(session, self.config.trials, held_out=False)
-        rng, trials = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
+        config = self.config
+        training = self.draw(session, self.config.trials, held_out=False)
+        rng = np.random.default_rng([config.seed, 7, day_number(session)])
+        trials = list[Prompt]()
 
         def add_blocks(prompts: list[Prompt], size: int, first: int, *splits: str) -> None:
             count = len(prompts) // len(splits)  # of each split, in blocks of nearly equal size
@@ -239,7 +251,8 @@ class Schedule:
             add_blocks(training, TRAIN_BLOCK, 1, "train")
         evaluated = config.held_out and (session not in TRAINING_ONLY or len(self.sessions) == 1)
         count = max(1, round(config.held_out * len(training))) if evaluated else 0
-        held_out, last_block = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in trials)
+        held_out = self.draw(session, 2 * count, held_out=True)
+        last_block = max(prompt.block for prompt in trials)
         add_blocks(held_out, EVALUATION_HALF, last_block + 1, "val", "test")
         return [replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence)) for trial in trials]
 
@@ -266,7 +279,9 @@ def targets(label: int) -> np.ndarray:  # (1 or 2, len(GESTURES)) float64, betwe
     return np.array([[float(name in part or name == "effort") for name in GESTURES] for part in parts])
 
 # %% ../../nbs/simulate/recordings.ipynb #32b53676
-LEAD, TAIL = 1.8, 1.2  # mean quiet time before and after, in mean label durations
+# mean quiet time before and after, in mean label durations
+LEAD = 1.8
+TAIL = 1.2
 LONG = frozenset(["AA", "AE", "AO", "AW", "AY", "ER", "EY", "IY", "OW", "OY", "UW"])
 SHORT = frozenset(["AH", "IH", "UH", "EH", "D", "DH", "HH", "R", "T", "V"])
 TEMPO_SPREAD = 0.12  # standard deviation of a trial's log tempo
@@ -314,17 +329,21 @@ def trajectory(
     times = np.arange(-margin, timing.num_bins + margin) + 0.5
     weights = np.exp(-(np.abs(times[:, None] - centres) / widths) / BLEND)  # (T, segments)
     width = BLEND * (timing.edges[-1] - timing.edges[0]) / len(timing.labels)
-    before, after = (timing.edges[0] - times) / width - 1, (times - timing.edges[-1]) / width - 1
+    before = (timing.edges[0] - times) / width - 1
+    after = (times - timing.edges[-1]) / width - 1
     rest = np.exp(np.clip(before, -30, 30)) + np.exp(np.clip(after, -30, 30))
     # einsum sums in one fixed order; a BLAS product may not, and a seed must always give the same bytes
     return np.einsum("ts,sg->tg", weights, np.concatenate(rows)) / (weights.sum(1) + rest)[:, None]
 
 # %% ../../nbs/simulate/recordings.ipynb #1f0da423
-ARRAY_SIZE, NUM_ELECTRODES = 64, 256
+ARRAY_SIZE = 64
+NUM_ELECTRODES = 256
 TUNING = 0.3  # standard deviation of an average electrode's weight per gesture, log rate
 INFORMATION = (1.0, 0.8, 0.7, 0.5)  # relative depth of tuning: ventral 6v, area 4, 55b, dorsal 6v
 LEADS = (4, 3, 7, 5)  # mean lead of the four arrays before the movement, bins
-LAG_SPREAD, MAX_LAG = 2.0, 40  # standard deviation of the lag among the electrodes of an array; largest; bins
+# standard deviation of the lag among the electrodes of an array; largest; bins
+LAG_SPREAD = 2.0
+MAX_LAG = 40
 ADAPTATION_BINS = 5.0  # time constant of adaptation, bins
 ADAPTATION = (0.9, 1.0)  # share of a lasting drive that adaptation removes: range among electrodes
 TUNED_SHARE = 0.5  # share of the gestures that an electrode responds to
@@ -335,9 +354,15 @@ SHARED_DEPTH = 0.08  # their effect on the log rate
 SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lowers
 SPIKE_POWER = 0.24  # what one crossing adds to the power
 # with `coupling`: one source for all arrays, fewer crossings, and power that is mostly theirs
-COMMON_DEPTH, COMMON_REACH = 0.23, (1.0, 1.0, 0.8, 0.1)  # effect on the log rate, and on the hum; on each array
-COUPLED_COUNT, COUPLED_RANGE, COUPLED_SPIKES = 0.11, 1.0, 1.8  # MEAN_COUNT, its log spread, SPIKE_POWER
-PAIRED_SHARE, HEARD_TWICE = 0.17, 0.5  # of pairs of neighbours; of the crossings in such a pair, heard by both
+COMMON_DEPTH = 0.23  # effect on the log rate, and on the hum
+COMMON_REACH = (1.0, 1.0, 0.8, 0.1)  # on each array
+# MEAN_COUNT, its log spread, SPIKE_POWER
+COUPLED_COUNT = 0.11
+COUPLED_RANGE = 1.0
+COUPLED_SPIKES = 1.8
+# of pairs of neighbours; of the crossings in such a pair, heard by both
+PAIRED_SHARE = 0.17
+HEARD_TWICE = 0.5
 
 # %% ../../nbs/simulate/recordings.ipynb #410abb8c
 class Participant:
@@ -350,7 +375,8 @@ class Participant:
         coupling: float = 0.0,  # how far crossings, power and arrays hang together
         shared_noise: float = 1.0,  # factor of the noise that electrodes of an array have in common
     ) -> None:
-        self.seed, shape = seed, (NUM_ELECTRODES, len(GESTURES))
+        self.seed = seed
+        shape = (NUM_ELECTRODES, len(GESTURES))
         # draws of their own leave the others alone
         rng, onset, common, pairs = (np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18))
         leads, information, reach = (np.repeat(np.asarray(values, np.float64), ARRAY_SIZE)
@@ -363,7 +389,8 @@ class Participant:
         # (256, G) scale of the tuning weights, 0 where untuned
         self.depth = depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
         # (256, G) standard normal; the part of the tuning that never changes, also of the distant neurons in the power
-        self.tuning, self.power_tuning = rng.standard_normal(shape), rng.standard_normal(shape)
+        self.tuning = rng.standard_normal(shape)
+        self.power_tuning = rng.standard_normal(shape)
         log_count = np.log(MEAN_COUNT) + coupling * np.log(COUPLED_COUNT / MEAN_COUNT)
         spread = 0.5 + coupling * (COUPLED_RANGE - 0.5)
         self.log_rate = log_count + spread * rng.standard_normal(NUM_ELECTRODES)  # (256,) crossings per bin at rest
@@ -410,13 +437,15 @@ def electrodes_on(
     lasting: float = 1.0,  # share of the permanent tuning that does not drift either
 ) -> Electrodes:
     "Return the electrodes of a participant on a day."
-    drift, shape = difficulty * drift, (NUM_ELECTRODES, len(GESTURES) + 1)
+    drift = difficulty * drift
+    shape = (NUM_ELECTRODES, len(GESTURES) + 1)
     decay = np.exp(-drift / DRIFT_DAYS)  # of a discrete Ornstein-Uhlenbeck process
     walk = np.random.default_rng([who.seed, 2, 0]).standard_normal(shape, dtype=np.float32)
     for number in range(1, day + 1):
         step = np.random.default_rng([who.seed, 2, number]).standard_normal(shape, dtype=np.float32)
         walk = np.float32(decay) * walk + np.float32(np.sqrt(1 - decay**2)) * step
-    state, log_gain = walk[:, :-1].astype(np.float64), GAIN_SPREAD * drift * walk[:, -1].astype(np.float64)
+    state = walk[:, :-1].astype(np.float64)
+    log_gain = GAIN_SPREAD * drift * walk[:, -1].astype(np.float64)
     # what another electrode's walk adds is independent of this one's
     base, distant = (np.sqrt(lasting) * fixed + np.sqrt(1 - lasting) * np.roll(state, shift, 0)
                      for shift, fixed in enumerate((who.tuning, who.power_tuning), 1))
@@ -426,18 +455,23 @@ def electrodes_on(
     depth = TUNING * 2.0 ** (1 - difficulty) * who.depth * np.exp(0.5 * log_gain)[:, None]
     depth[:, GESTURES.index("effort")] *= EFFORT_DEPTH
     power = np.sqrt(1 - DISTANT_SHARE**2) * tuning + DISTANT_SHARE * distant
-    periods, phases = rng.uniform(40, 200, NUM_ELECTRODES), rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
+    periods = rng.uniform(40, 200, NUM_ELECTRODES)
+    phases = rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
     return Electrodes(who, difficulty, depth * tuning, depth * power, who.log_rate + log_gain,
                       np.stack([periods, phases]), who.dead)
 
 # %% ../../nbs/simulate/recordings.ipynb #46efc8f0
-SLOW_BINS, SLOW_DEPTH = 30, 0.32  # spacing of the knots; standard deviation of the log rate at a knot
+SLOW_BINS = 30  # spacing of the knots
+SLOW_DEPTH = 0.32  # standard deviation of the log rate at a knot
 SHARED_BINS = 12
 WANDER_DEPTH = 0.15  # amplitude of the log rate's change over a session
-ONSET_LEAD, ONSET_WIDTH = 3.0, 4.0  # bins before the beginning of the sound; standard deviation of the pulse
+ONSET_LEAD = 3.0  # bins before the beginning of the sound
+ONSET_WIDTH = 4.0  # standard deviation of the pulse
 POWER_SHAPE = 6.0  # gamma shape of the hum: coefficient of variation 0.41
 POWER_DEPTH = 0.45  # modulation of the hum by gestures, relative to that of the rate
-POWER_SLOW, POWER_SHARED = 0.35, 0.7  # likewise by slow and shared noise
+# likewise by slow and shared noise
+POWER_SLOW = 0.35
+POWER_SHARED = 0.7
 LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the resting rate
 
 # %% ../../nbs/simulate/recordings.ipynb #ac35dfa7
@@ -456,7 +490,8 @@ def drive(
 ) -> np.ndarray:  # (num_bins, 256)
     "Return each electrode's response to the gestures, adapted and at its lag."
     response = np.einsum("tg,eg->te", course, weights)
-    decay, average = np.exp(-1 / ADAPTATION_BINS), np.zeros_like(response)
+    decay = np.exp(-1 / ADAPTATION_BINS)
+    average = np.zeros_like(response)
     for index in range(1, len(response)):  # of the bins before each bin
         average[index] = decay * average[index - 1] + (1 - decay) * response[index - 1]
     response = response - who.adapted * average
@@ -472,7 +507,10 @@ def record_trial(
     gain: np.ndarray | float = 1.0,  # (T, 1) gain of the tuning
 ) -> np.ndarray:  # (T, 512) float32: log(1 + threshold crossings), then spike-band power
     "Return the features of a trial, before z-scoring."
-    who, nuisance, bins, arrays = electrodes.participant, electrodes.nuisance, timing.num_bins, len(LEADS)
+    who = electrodes.participant
+    nuisance = electrodes.nuisance
+    bins = timing.num_bins
+    arrays = len(LEADS)
     sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(bins, arrays, SHARED_FACTORS)
     shared = np.einsum("taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS))
     period, phase = electrodes.wander
@@ -488,7 +526,8 @@ def record_trial(
     log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(electrodes.dead, 0.0, rate))
-    pair_rng, pair = rng.spawn(1)[0], who.paired + 1
+    pair_rng = rng.spawn(1)[0]
+    pair = who.paired + 1
     copies = pair_rng.binomial(counts[:, who.paired], HEARD_TWICE) * ~electrodes.dead[pair]
     counts[:, pair] = pair_rng.binomial(counts[:, pair], 1 - HEARD_TWICE) + copies
 
@@ -502,7 +541,8 @@ def record_trial(
 
 # %% ../../nbs/simulate/recordings.ipynb #b6bf8e40
 WANDER_BINS = 60  # time constant of the gain within a trial: 1.2 s
-LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left of the tuning in it
+LAPSE_BINS = 85  # mean length of a lapse: 1.7 s
+LAPSE_GAIN = 0.1  # what is left of the tuning in it
 
 # %% ../../nbs/simulate/recordings.ipynb #015c6d93
 def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
@@ -510,10 +550,12 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
     from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
 
     trial = day + config.trial_gain * rng.standard_normal()
-    decay, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
+    decay = np.exp(-1 / WANDER_BINS)
+    start = rng.standard_normal()
     noise = rng.standard_normal(bins) * np.sqrt(1 - decay**2)
     gain = np.exp(trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0])
-    share, lapse = config.lapses, np.zeros(bins, bool)
+    share = config.lapses
+    lapse = np.zeros(bins, bool)
     if share > 0:  # lapses and the time between them are exponential
         inside = rng.random() < share
         lengths = rng.exponential([LAPSE_BINS * (1 - share) / share, LAPSE_BINS], (bins, 2))
@@ -567,14 +609,16 @@ class SessionSimulator:
         who: Participant,
         planned: list[Prompt],  # of one session, in order of recording
     ) -> None:
-        self.config, self.planned = config, planned
+        self.config = config
+        self.planned = planned
         self.day = day_number(planned[0].session)
         self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
         # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that comes in its course
         gain, loss, tempo, mixing = (np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14))
         self.log_gain = config.day_gain * gain.standard_normal()
         self.tempo = float(np.exp(config.tempo * tempo.standard_normal()))
-        self.fate, self.moment = loss.random(NUM_ELECTRODES), loss.integers(0, LONG_SESSION, NUM_ELECTRODES)
+        self.fate = loss.random(NUM_ELECTRODES)
+        self.moment = loss.integers(0, LONG_SESSION, NUM_ELECTRODES)
         self.others = mixing.permutation(NUM_ELECTRODES)
 
     def __len__(self) -> int:
@@ -587,7 +631,8 @@ class SessionSimulator:
         position: int,  # number of trials recorded before in this session
     ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring; the time of what is said
         "Return the recording of an attempt."
-        config, electrodes = self.config, self.electrodes
+        config = self.config
+        electrodes = self.electrodes
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
         weights = [electrodes.weights, electrodes.power_weights]
         if share > 0:  # part of the tuning is replaced by another electrode's
@@ -614,7 +659,8 @@ class SessionSimulator:
 
     def finished(self, position: int, raw: np.ndarray, preceding: Iterable[np.ndarray]) -> Trial:
         "Return a planned trial, with its features z-scored by the moments of those before it."
-        plan, features = self.planned[position], zscore(raw, preceding)
+        plan = self.planned[position]
+        features = zscore(raw, preceding)
         if self.config.coupling:
             features = np.minimum(features, LARGEST)
         return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
@@ -643,7 +689,8 @@ def open_sessions(config: SimulateConfig, plan: Schedule | None = None) -> list[
 # %% ../../nbs/simulate/recordings.ipynb #fcfb53e2
 def write_session(session: SessionSimulator, folder: Path, progress: tqdm) -> int:
     "Simulate a session and write its trials to its files in hdf5_data_final, one at a time; returns bins written."
-    total, splits = 0, {plan.split for plan in session.planned}
+    total = 0
+    splits = {plan.split for plan in session.planned}
     with ExitStack() as stack:
         writers = {split: stack.enter_context(SessionWriter(folder / session.planned[0].session, split))
                    for split in SPLITS if split in splits}
@@ -660,10 +707,12 @@ def simulate(
     progress: bool = True,  # show a progress bar
 ) -> str:  # what was written, in a line
     "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
-    out, plan = Path(out), Schedule(config)
+    out = Path(out)
+    plan = Schedule(config)
     trained = sum(min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions)
     bins = trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
-    needed, free = bins * NUM_FEATURES * 4 / 1e9, free_bytes(out) / 1e9
+    needed = bins * NUM_FEATURES * 4 / 1e9
+    free = free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")
     if out.exists() and any(not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()):

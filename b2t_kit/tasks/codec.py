@@ -115,7 +115,9 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, config: CodecConfig, causal: bool = False) -> None:
         super().__init__()
-        self.heads, self.shared, self.causal = config.heads, config.shared, causal
+        self.heads = config.heads
+        self.shared = config.shared
+        self.causal = causal
         size = config.width // config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.pair = nn.Linear(config.width, 2 * config.shared * size, bias=False)
@@ -153,7 +155,8 @@ class CodecModel(nn.Module):
 
     def __init__(self, config: CodecConfig = CodecConfig()) -> None:
         super().__init__()
-        self.config, width = config, config.width
+        self.config = config
+        width = config.width
         self.bytes = nn.Embedding(256, width)
         self.text_place = nn.Embedding(config.text, width)
         self.encoder = nn.ModuleList(CodecLayer(config) for _ in range(config.encoder))
@@ -299,7 +302,8 @@ class CodecTask(Task, TaskSettings):
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[CodecBatch], None, None]:
         check_shares(self.batch_size, device.world, config.accumulation)
         parts = config.accumulation * device.world
-        size, first = rows_per_batch(self.batch_size, parts, device.chips), device.rank * config.accumulation
+        size = rows_per_batch(self.batch_size, parts, device.chips)
+        first = device.rank * config.accumulation
         for step in count(position):
             epoch, number = divmod(step, self.examples // self.batch_size)
             order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(self.examples)
@@ -379,7 +383,8 @@ def read_codes(
             if shapes[1][-1:] > (MOST_CHANNELS,):
                 raise KitError(f"{path}: 'codes' is {shapes[1]}; expected (examples, frames, at most {MOST_CHANNELS} "
                                "channels)")
-            text, codes = np.asarray(file["text"]), np.asarray(file["codes"])
+            text = np.asarray(file["text"])
+            codes = np.asarray(file["codes"])
     except KeyError as error:
         raise KitError(f"{path}: lacks the array 'text' or 'codes'") from error
     except KitError:

@@ -95,7 +95,8 @@ class Measurements:
         folder: str | Path,  # holds npz files
         units: Units = UNITS["simulated"],
     ) -> None:
-        self.folder, self.units = Path(folder), units
+        self.folder = Path(folder)
+        self.units = units
         self.files = sorted(self.folder.glob("*.npz"))
         if not self.files:
             raise KitError(f"{folder}: holds no npz files")
@@ -207,7 +208,8 @@ def turn_tank(
     matrix = np.zeros((ELECTRODES, ELECTRODES), volts.dtype)
     np.put_along_axis(matrix, read_pairs(), volts, axis=1)
     if which >= 4:
-        image, matrix = image[:, ::-1], matrix[::-1, ::-1]
+        image = image[:, ::-1]
+        matrix = matrix[::-1, ::-1]
     quarter = which % 4
     matrix = np.roll(matrix, (4 * quarter, 4 * quarter), axis=(0, 1))
     return np.rot90(image, quarter).copy(), np.take_along_axis(matrix, read_pairs(), axis=1)
@@ -290,7 +292,8 @@ def training_rows(
     order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(images)
     indices = order[number * batch_size:(number + 1) * batch_size].tolist()
     draw = np.random.default_rng(fold_seed(seed, "times", position))
-    times, symmetries = draw.integers(0, TIMES, batch_size), draw.integers(0, 8, batch_size)
+    times = draw.integers(0, TIMES, batch_size)
+    symmetries = draw.integers(0, 8, batch_size)
     return [ImageRow(image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0)
             for image, time, turn in zip(indices, times, symmetries)]
 
@@ -314,7 +317,9 @@ class EITTask(Task):
     ) -> None:
         self.train = Measurements(find_measurements(data, part="train"))
         self.valid = Measurements(find_measurements(data, part="valid"))
-        self.config, self.readers, self.source = config, readers, statistics
+        self.config = config
+        self.readers = readers
+        self.source = statistics
         if len(self.train) < config.batch_size:
             raise KitError(f"{self.train.folder}: {len(self.train)} files are fewer than one batch "
                            f"of {config.batch_size}; simulate more, or choose a smaller batch")
@@ -354,7 +359,8 @@ class EITTask(Task):
 
     def step_batches(self, config: TrainConfig, device: Device, position: int) -> list[EITBatch]:
         "This process's micro-batches of one optimizer step."
-        size, parts = self.config.batch_size, config.accumulation * device.world
+        size = self.config.batch_size
+        parts = config.accumulation * device.world
         rows = training_rows(len(self.train), size, config.seed, position, self.config.turns)
         batch_rows = rows_per_batch(size, parts, device.chips)
         first = device.rank * config.accumulation
@@ -489,11 +495,13 @@ def score_images(
     true: np.ndarray,  # (n, H, W)
 ) -> Scores:
     "Return all scores of a set of images."
-    images, true = images.astype(np.float64), true.astype(np.float64)
+    images = images.astype(np.float64)
+    true = true.astype(np.float64)
     squares = ((images - true) ** 2).mean((1, 2))
     peaks = (true / 2 + 0.5).max((1, 2))
     decibels = 10 * np.log10(peaks**2 / (squares / 4 + 1e-12))
-    correlations, overlaps = [], []
+    correlations = []
+    overlaps = []
     for image, target in zip(images, true):
         flat = image.std() == 0 or target.std() == 0  # the same everywhere
         correlations.append(0.0 if flat else float(np.corrcoef(image.ravel(), target.ravel())[0, 1]))
@@ -549,7 +557,8 @@ def load_reconstructor(
         task = load_json(folder / "config.json")["task"]
         if task["name"] != "eit":
             raise KitError(f"{folder / 'config.json'}: its task is '{task['name']}', not 'eit'")
-        config, digest = from_dict(EITConfig, task["config"]), task["statistics"]
+        config = from_dict(EITConfig, task["config"])
+        digest = task["statistics"]
     except (KeyError, TypeError) as error:
         raise KitError(f"{folder / 'config.json'}: is not the record of a run, or lacks a part ({error})") from error
     checkpoint = shipped if run is None else best_checkpoint(folder)
@@ -639,8 +648,11 @@ def assess(
                   "network": score_images(images, true)}
         result = Assessment(scores, images, reconstructor.origin, opened.is_main)
         if out is not None and opened.is_main:
-            names, units = [path.stem for path in measurements.files], measurements.units.image
-            physical, content, matlab = (images * units).astype(np.float32), BytesIO(), BytesIO()
+            names = [path.stem for path in measurements.files]
+            units = measurements.units.image
+            physical = (images * units).astype(np.float32)
+            content = BytesIO()
+            matlab = BytesIO()
             np.savez_compressed(content, pred=physical, names=np.array(names), units=np.float64(units))
             savemat(matlab, {"pred": physical})
             with new_folders(out) as folder, locked(folder):

@@ -185,14 +185,16 @@ class Attention(nn.Module):
         window: int = 0,  # tokens along a side; 0 attends to the whole image
     ) -> None:
         super().__init__()
-        self.heads, self.window = heads, window
+        self.heads = heads
+        self.window = window
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.bias = PositionBias(window, heads) if window else None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C)
         images, count, width = tokens.shape
-        side, window = round(count**0.5), self.window or round(count**0.5)
+        side = round(count**0.5)
+        window = self.window or round(count**0.5)
         per_side = side // window
         parts = self.qkv(tokens).reshape(images, per_side, window, per_side, window, 3 * width)
         parts = parts.permute(5, 0, 1, 3, 2, 4)  # (3 C, B, i, j, y, x): heads are cut where nothing is padded
@@ -208,7 +210,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, window: int = 0) -> None:
         super().__init__()
-        self.before, self.attention = RootMeanSquare(width), Attention(width, heads, window)
+        self.before = RootMeanSquare(width)
+        self.attention = Attention(width, heads, window)
         self.between = RootMeanSquare(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width))
         self.steer = nn.Linear(width, 6 * width)
@@ -326,7 +329,9 @@ class UNet(nn.Module):
 
     def __init__(self, config: UNetConfig = UNetConfig()) -> None:
         super().__init__()
-        self.config, width, heads = config, config.width, config.heads
+        self.config = config
+        width = config.width
+        heads = config.heads
         side = config.size // config.patch
         self.measurements = VoltageEncoder(config.size, config.hints)
         self.patches = nn.Conv2d(2 + config.hints, width, config.patch, config.patch)
@@ -334,13 +339,15 @@ class UNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
         edge = lambda: nn.ModuleList(Block(width, heads, config.window) for _ in range(config.edge))
         stage = lambda depth: nn.ModuleList(Block(width, heads) for _ in range(depth))
-        self.head, self.tail = edge(), edge()
+        self.head = edge()
+        self.tail = edge()
         self.merges = nn.ModuleList(Merge(width) for _ in range(config.downs))
         self.down = nn.ModuleList(stage(config.depth) for _ in range(config.downs))
         self.middle = Block(width, heads)
         self.splits = nn.ModuleList(Split(width) for _ in range(config.downs))
         self.up = nn.ModuleList(stage(config.depth) for _ in range(config.downs))
-        self.norm, self.steer = RootMeanSquare(width), nn.Linear(width, 2 * width)
+        self.norm = RootMeanSquare(width)
+        self.steer = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, config.patch**2)
         initialise_unet(self)
 
@@ -436,7 +443,8 @@ def step_factors(
     following: int,  # the next, smaller time, at least 0
 ) -> tuple[float, float, float]:  # of the network's image, of the noisy image, of new noise
     "Return the factors of the three parts of the next mixture."
-    power, next_power = signal_left()[now], signal_left()[following]
+    power = signal_left()[now]
+    next_power = signal_left()[following]
     of_noise = np.sqrt((1 - power / next_power) * (1 - next_power) / (1 - power))
     old_noise = np.sqrt(1 - next_power - of_noise**2)
     of_noisy = old_noise / np.sqrt(power) / np.sqrt(1 / power - 1)

@@ -77,7 +77,8 @@ def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.
     "Cut each triangle into four, and move the nodes of the boundary onto the circle."
     sides = triangles[:, [[0, 1], [1, 2], [0, 2]]].reshape(-1, 2)
     sides, indices, counts = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
-    (a, b, c), (ab, bc, ac) = triangles.T, len(points) + indices.reshape(-1, 3).T
+    a, b, c = triangles.T
+    ab, bc, ac = len(points) + indices.reshape(-1, 3).T
     parts = (a, ab, ac), (b, ab, bc), (c, ac, bc), (ab, bc, ac)
     outer = np.flatnonzero(counts == 1)
     rim = np.union1d(sides[outer], len(points) + outer)
@@ -108,7 +109,8 @@ def transfer(
     columns = np.tile(mesh.triangles, (1, 3)).ravel()
     entries = (conductivity[:, None, None] * mesh.stiffness).ravel()
     matrix = csc_matrix((entries, (rows, columns)))
-    ground, currents = len(mesh.points) - 1, drive_currents(mesh)
+    ground = len(mesh.points) - 1
+    currents = drive_currents(mesh)
     factors = splu(matrix[:ground, :ground], permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
     potential = np.vstack([factors.solve(currents[:ground]), np.zeros((1, ELECTRODES))])
     volts = potential[mesh.electrodes]  # (16 electrodes, 16 drives)
@@ -213,7 +215,8 @@ def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[T
     "Return the objects of one tank."
     things: list[Thing] = []
     count = generator.integers(1, config.most + 1)
-    mixed, kind_of_tank = generator.random() < config.mixed, generator.random()
+    mixed = generator.random() < config.mixed
+    kind_of_tank = generator.random()
     for _ in range(100):
         resistive = (generator.random() if mixed else kind_of_tank) < config.share_resistive
         low, high = np.log(config.resistive if resistive else config.conductive)
@@ -302,7 +305,8 @@ def simulate_folder(
             raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
         save_json(out / "config.json", record)
         missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
-        write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
+        write = partial(_write_one, out, config)
+        several = processes > 1 and len(missing) > 1
         spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
         workers = ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext()
         with workers as pool:
@@ -343,9 +347,11 @@ def classical_matrix(
     square = slopes @ slopes.T
     inverse = np.linalg.inv(square + smoothing * np.trace(square) / len(square) * np.eye(len(square)))
     # each pixel shows the triangle with the nearest centre; none outside the disc
-    points, middles = pixel_centres(COARSE).reshape(-1, 2), mesh.corners[:, 0]
+    points = pixel_centres(COARSE).reshape(-1, 2)
+    middles = mesh.corners[:, 0]
     nearest = ((points[:, None] - middles[None]) ** 2).sum(-1).argmin(1)
-    mapping, inside = np.zeros((len(points), len(middles))), np.hypot(*points.T) < 1
+    mapping = np.zeros((len(points), len(middles)))
+    inside = np.hypot(*points.T) < 1
     mapping[np.flatnonzero(inside), nearest[inside]] = 1
     return mapping @ (slopes.T @ inverse)
 

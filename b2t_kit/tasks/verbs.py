@@ -126,7 +126,8 @@ def training_of(options: TrainTomography) -> tuple[Any, Any]:  # the task and th
         raise KitError(f"data: {options.data} is a test set; train on simulated measurements")
     if options.model not in UNET_SIZES:
         raise KitError(f"model: '{options.model}' is unknown; choose {', '.join(UNET_SIZES)}")
-    size, original = options.global_batch_size, options.model == "cdeit"
+    size = options.global_batch_size
+    original = options.model == "cdeit"
     config = EITConfig(UNET_SIZES[options.model], size, size, options.turns, options.samplingsteps or 1)
     task = EITTask(options.data_path, config, options.num_workers, options.statistics)
     epochs = options.epochs if options.epochs is not None else (1400 if original else 3)

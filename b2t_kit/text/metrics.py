@@ -54,7 +54,8 @@ def align_edits(
     hypothesis: Sequence,  # the same kind of items
 ) -> list[tuple[Any, Any]]:  # pairs of a reference and a hypothesis item, None for a gap
     "Return a best alignment of two sequences."
-    reference, hypothesis = items_of(reference), items_of(hypothesis)
+    reference = items_of(reference)
+    hypothesis = items_of(hypothesis)
     pairs: list[tuple[Any, Any]] = []
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
         true = [None] * (end2 - start2) if tag == "insert" else reference[start:end]
@@ -110,7 +111,9 @@ class Rate:
         return f"{100 * self.rate:.1f} % {span}, {self.edits}/{self.total}"
 
 # %% ../../nbs/text/metrics.ipynb #01cf1667
-TRAINED, CHECKPOINT_CHOSEN, WEIGHTS_TUNED = "trained", "checkpoint chosen", "weights tuned"
+TRAINED = "trained"
+CHECKPOINT_CHOSEN = "checkpoint chosen"
+WEIGHTS_TUNED = "weights tuned"
 # key in lists -> what was done with the trials of a score, so that it flatters
 CHOSEN = {"trained": TRAINED, "checkpoint": CHECKPOINT_CHOSEN, "temperature": "temperature fitted",
           "weights": WEIGHTS_TUNED}
@@ -161,12 +164,15 @@ def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples
         raise KitError(f"{len(groups)} group names for {len(values)} trials: give one per trial")
     if by_groups(groups):
         names, member = np.unique(np.asarray(groups), return_inverse=True)
-        trials, values = values, np.zeros((len(names), values.shape[1]), dtype=np.int64)
+        trials = values
+        values = np.zeros((len(names), values.shape[1]), dtype=np.int64)
         np.add.at(values, member, trials)
-    units, generator = len(values), np.random.default_rng(0)
+    units = len(values)
+    generator = np.random.default_rng(0)
     if units < 2:
         return np.zeros((0, len(columns)))
-    sums, at_once = [], max(1, 2_000_000 // units)  # bounds the memory for large test sets
+    sums = []
+    at_once = max(1, 2_000_000 // units)  # bounds the memory for large test sets
     for start in range(0, resamples, at_once):
         draws = generator.integers(0, units, (min(at_once, resamples - start), units))
         sums.append(np.stack([column[draws].sum(axis=1) for column in values.T], axis=1))
@@ -179,10 +185,13 @@ def rate_of(
     resamples: int = 2000,  # bootstrap repetitions
 ) -> Rate:
     "Return the error rate with a 95 % percentile bootstrap interval; raise `KitError` if all references are empty."
-    errors, total = int(counts.edits.sum()), int(counts.lengths.sum())
+    errors = int(counts.edits.sum())
+    total = int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
-    sums, low, high = _bootstrap(counts, groups, resamples), np.nan, np.nan
+    sums = _bootstrap(counts, groups, resamples)
+    low = np.nan
+    high = np.nan
     if len(sums):
         sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
@@ -356,12 +365,14 @@ class Confusion:
     @property
     def edits(self) -> Edits:
         "The number of edits of each kind."
-        deletions, insertions = int(self.wrong[:, BLANK].sum()), int(self.wrong[BLANK].sum())
+        deletions = int(self.wrong[:, BLANK].sum())
+        insertions = int(self.wrong[BLANK].sum())
         return Edits(int(self.wrong.sum()) - deletions - insertions, deletions, insertions)
 
     def most_common(self, count: int = 10) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
         "Return the most frequent errors; ties in class order."
-        wrong, names = self.wrong, (NOTHING, *PHONEMES[1:])
+        wrong = self.wrong
+        names = (NOTHING, *PHONEMES[1:])
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
         cells = [divmod(int(cell), len(names)) for cell in order if wrong.flat[cell]]
         return [(names[true], names[decoded], int(wrong[true, decoded])) for true, decoded in cells]

@@ -60,7 +60,8 @@ class Losses:
     "Counts what is left out of texts."
 
     def __init__(self) -> None:
-        self.counts, self.examples = Counter[str](), dict[str, str]()
+        self.counts = Counter[str]()
+        self.examples = dict[str, str]()
 
     def look(self, text: str) -> None:
         "Count what a text of one or more lines would lose."
@@ -374,7 +375,8 @@ def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line
     kind = "last" if must_end else utterance_kind(texts)
     lines = list[Line]()
     for number, line in enumerate(texts, 1):
-        name, sentence = None, line.strip()
+        name = None
+        sentence = line.strip()
         if kind and (not sentence or sentence.startswith(";;")):  # a comment of sclite
             continue
         if kind == "last":
@@ -382,7 +384,8 @@ def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line
             if found is None:
                 raise KitError(f"line {number}: does not end with the utterance in brackets, such as "
                                "(spk-1-0)")
-            name, sentence = found[2], found[1]
+            name = found[2]
+            sentence = found[1]
         elif kind == "first":
             name, _, sentence = sentence.replace("\t", " ").partition(" ")
         votes = [(sentence.strip(), 1.0)]
@@ -534,7 +537,8 @@ def _spelled(key: tuple) -> str:
 def align_tables(tables: Sequence[Table]) -> list[dict[tuple, Any]]:
     "Return tables of the same trials by the same keys; raise `KitError` for a trial that one lacks."
     aligned = rekeyed(tables)
-    first, rows_of_first = tables[0], aligned[0]
+    first = tables[0]
+    rows_of_first = aligned[0]
     for table, rows in zip(tables, aligned):
         odd = sorted(rows.keys() ^ rows_of_first.keys(), key=lambda key: (len(key), key))
         if odd:

@@ -39,7 +39,8 @@ OWNER = ".run"  # the file in that folder that says which run made it
 # %% ../../nbs/training/checkpoint.ipynb #f0da344e
 def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to the first
     "Return the folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
-    note, own = Path(run) / ROLLING, Path(run) / "checkpoints"
+    note = Path(run) / ROLLING
+    own = Path(run) / "checkpoints"
     if not os.path.lexists(note):
         return [own]
     record = load_json(note)
@@ -138,7 +139,8 @@ def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
         step = record["step"]
     except (KitError, KeyError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
-    present, listed = {path.name for path in folder.iterdir()} - {COMPLETE}, {*marks, marker} - {COMPLETE}
+    present = {path.name for path in folder.iterdir()} - {COMPLETE}
+    listed = {*marks, marker} - {COMPLETE}
     for name, (size, digest) in marks.items():
         path = folder / name
         if name not in present or not path.is_file():
@@ -227,7 +229,8 @@ def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> P
 # %% ../../nbs/training/checkpoint.ipynb #a36b47ce
 def prune(run: str | Path, keep: int) -> None:
     "Remove all checkpoints but the newest `keep` and the best."
-    best, steps = read_best(run), checkpoint_steps(run)
+    best = read_best(run)
+    steps = checkpoint_steps(run)
     kept = {*steps[-max(keep, 1):], best.step if best else -1}
     for step in steps:
         while step not in kept and checkpoint_path(run, step).is_dir():  # it may be in both folders
@@ -272,14 +275,17 @@ def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoi
 # %% ../../nbs/training/checkpoint.ipynb #579cdf28
 def copy_to_output(run: str | Path) -> None:
     "Copy the last checkpoint and the best weights from the scratch folder into the run folder."
-    folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
+    folders = checkpoint_folders(run)
+    steps = checkpoint_steps(run)
+    best = read_best(run)
     if len(folders) == 1 or not steps:
         return
     copies: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
     if best is not None and best.step in steps:
         copies.setdefault(best.step, ("model", "ema"))
     for step, parts in copies.items():
-        source, target = checkpoint_path(run, step), folders[-1] / f"{step:08d}"
+        source = checkpoint_path(run, step)
+        target = folders[-1] / f"{step:08d}"
         if source != target:
             with _new_checkpoint(run, target, read_state(source)) as folder:
                 for name in (f"{part}.safetensors" for part in parts):

@@ -59,7 +59,8 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = dict(parse_json(line))
-            kind, step = row.get("kind"), row.get("step")
+            kind = row.get("kind")
+            step = row.get("step")
             if not isinstance(kind, str) or type(step) is not int or not 0 <= step < MOST_STEPS:
                 raise ValueError("it names no step and kind")
             for name, value in row.items():
@@ -260,10 +261,12 @@ class Board:
         every: float = 3.0,  # least seconds between two drawings
         canvas: Canvas | None = None,  # where to draw; a new canvas under the cell if None
     ) -> None:
-        self.total_steps, self.every = total_steps, every
+        self.total_steps = total_steps
+        self.every = every
         self.rows: list[dict[str, Any]] = []  # also those of earlier parts of the run
         self.where = ("notebook" if in_notebook() else "terminal") if where == "auto" else where
-        self.canvas, self.drawn_at = canvas or Canvas(), -math.inf
+        self.canvas = canvas or Canvas()
+        self.drawn_at = -math.inf
 
     def add(self, row: dict[str, Any]) -> None:
         "Show one more row, of any kind."

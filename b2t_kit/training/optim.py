@@ -88,7 +88,8 @@ class Ema:
         decay: float = 0.999,  # fraction of the average that remains per step, after the first steps
         scalar: Callable[[float], Any] = float,  # a device's `scalar`
     ) -> None:
-        self.decay, self.scalar = decay, scalar
+        self.decay = decay
+        self.scalar = scalar
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.pairs = list(zip(self.model.parameters(), model.parameters()))
         self.buffers = list(zip(self.model.buffers(), model.buffers()))
@@ -105,7 +106,10 @@ class Ema:
 # %% ../../nbs/training/optim.ipynb #462299d1
 VANISHED = 1e-7  # a steady gradient norm below this trains nothing
 _EXPLODED = 100.0  # a steady gradient norm above this many times the clipping norm is mostly cut away
-_RECENT, _FIRST, _STEADY = 200, 20, 10  # norms in the median; before the first judgement; that are steady
+# norms in the median; before the first judgement; that are steady
+_RECENT = 200
+_FIRST = 20
+_STEADY = 10
 
 
 class NormWatch:

@@ -95,7 +95,8 @@ class Budget:
 
     def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = hours * 3600 if hours else math.inf  # seconds from now
-        self.clock, self.start = clock, clock()
+        self.clock = clock
+        self.start = clock()
         self.copies = 1  # writes of the last checkpoint: 2 if it is also copied
         self.seconds = {"write": 0.0, "evaluate": 0.0, "step": 0.0}  # the longest of each so far
 
@@ -126,7 +127,8 @@ _AGREE_EVERY = 10  # steps between two agreements on stopping, with several proc
 # %% ../../nbs/training/run.ipynb #80facffd
 def on_main(device: Device, action: Callable[[], Any]) -> Any:
     "Run `action` on the main process; every process gets its result, or raises its `KitError`."
-    outcome, error = None, None
+    outcome = None
+    error = None
     if device.is_main:
         try:
             outcome = action()
@@ -166,13 +168,15 @@ class Meter:
         "End the current step, with the gradient's norm (), or with groups (1 + G,)."
         self.steps.append(self.open)
         self.norms.append(norms.detach().float())
-        self.groups, self.open = list(groups), []
+        self.groups = list(groups)
+        self.open = []
 
     def fetch(self, device: Device) -> tuple[list[dict[str, float]], float]:  # a row for each new step, seconds
         "Bring the new values to the host, summed over processes, and stop the clock. Waits for the device."
         if not self.steps or self.started is None:
             return [], 0.0
-        names, steps = list(self.steps[0][0]), len(self.steps)
+        names = list(self.steps[0][0])
+        steps = len(self.steps)
         values = device.fetch([*(part[name] for step in self.steps for part in step for name in names), *self.norms])
         table = torch.stack(values[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
         norms = torch.stack(values[-steps:]).reshape(steps, -1)
@@ -187,7 +191,10 @@ class Meter:
         for kind, amount in zip(self.counted, sums[table.numel():].tolist()):
             self.work[kind] = self.work.get(kind, 0.0) + amount
         self.seconds += seconds
-        self.steps, self.norms, self.counted, self.started = [], [], Counter(), None
+        self.steps = []
+        self.norms = []
+        self.counted = Counter()
+        self.started = None
         return rows, seconds
 
 # %% ../../nbs/training/run.ipynb #15339a12
@@ -222,7 +229,8 @@ def check_resumable(folder: Path, resume: bool) -> bool:
 # %% ../../nbs/training/run.ipynb #5ae6bfb7
 def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
     "Return the content of `config.json`; raise `KitError` naming the fields that differ from the run to resume."
-    path, settings = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
+    path = folder / "config.json"
+    settings = replace(config, new_schedule=False)  # permitted once, not for ever
     record = {"train": to_dict(settings), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
     record = json.loads(json.dumps(record, default=str))
     if not resume:
@@ -339,7 +347,8 @@ _PIECE = 1 << 26  # bytes of a file that are sent at once
 
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
-    folder, place = Path(folder), find_rank()
+    folder = Path(folder)
+    place = find_rank()
     if place.world == 1:
         return
     join(place, "gloo", purpose="resume")
@@ -347,7 +356,8 @@ def share_run(folder: str | Path) -> None:
         newest = latest_checkpoint(folder) if (folder / "config.json").exists() else None
         steps: list[Any] = [None] * place.world
         dist.all_gather_object(steps, int(newest.name) if newest else -1)
-        sender, receives = steps.index(max(steps)), place.local_rank == 0 and steps[place.rank] < max(steps)
+        sender = steps.index(max(steps))
+        receives = place.local_rank == 0 and steps[place.rank] < max(steps)
         files: dict[str, Path] = {}
         if place.rank == sender and newest and min(steps) < max(steps):
             report_progress(f"{folder}: sending the checkpoint of step {max(steps)} to machines without it")
@@ -534,7 +544,8 @@ def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
     "Draw a step's batch again and write it to a file; return the file, and the values that are not finite."
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
         micro_batches = [run.task.on_host(batch) for batch in next(batches)]
-    arrays, faults = {}, []
+    arrays = {}
+    faults = []
     for number, batch in enumerate(micro_batches):
         trials = getattr(batch, "trial", None)
         for name in (item.name for item in fields(batch)):
@@ -613,13 +624,17 @@ def restore(run: Run) -> None:
         run.device.load_state_dict(state["device"])
         _check_schedule(run, state["step"])
         run.step = run.first_step = run.saved_step = state["step"]
-        run.seconds_before, log = state["seconds"], state["log"]
-        run.meter.rows, run.meter.work, run.meter.seconds = log["recent"], log["work"], log["seconds"]
+        run.seconds_before = state["seconds"]
+        log = state["log"]
+        run.meter.rows = log["recent"]
+        run.meter.work = log["work"]
+        run.meter.seconds = log["seconds"]
         run.norms.norms.extend(log["norms"])
         stored = Best(**state["best"]) if state["best"] else None
         bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
         run.best = min(bests, key=lambda best: best.value, default=None)
-        old, new = state["precision"]["compute"], run.device.precision.compute
+        old = state["precision"]["compute"]
+        new = run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise KitError(f"{path}: its state is not that of this run ({error!r}); train into another folder, or remove "
                        "the checkpoint if it is damaged") from error
@@ -639,7 +654,8 @@ def restore(run: Run) -> None:
 # %% ../../nbs/training/run.ipynb #4223e9c8
 def _check_schedule(run: Run, step: int) -> None:
     "Raise `KitError` if a checkpoint's step is past the last, or the learning rate would jump without permission."
-    path, config = run.folder / "config.json", run.config
+    path = run.folder / "config.json"
+    config = run.config
     if step > config.steps:
         raise KitError(f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps")
     steps = on_main(run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps)
@@ -671,7 +687,9 @@ def warn(run: Run, text: str) -> None:
 def log(run: Run) -> None:
     "Record a row for the steps since the last one, with warnings about unusual gradients and memory."
     collect(run)
-    rows, config, budget = run.meter.rows, run.config, run.budget
+    rows = run.meter.rows
+    config = run.config
+    budget = run.budget
     if not rows:
         return
     memory = float(run.device.memory_bytes())
@@ -693,7 +711,9 @@ def log(run: Run) -> None:
             time_left += budget.seconds[action] * (math.ceil(steps_left / interval) if interval else 1)
         row["seconds_left"] = min(time_left, max(budget.limit - budget.spent(), 0.0))
     record(run, row)
-    run.meter.rows, run.meter.work, run.meter.seconds = [], {}, 0.0
+    run.meter.rows = []
+    run.meter.work = {}
+    run.meter.seconds = 0.0
 
 # %% ../../nbs/training/run.ipynb #44108cc3
 def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
@@ -731,7 +751,9 @@ def validate(run: Run) -> None:
             with forbid_changes(run, name):
                 hook(run.eval_model, run.step, run.folder)
     values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
-    run.values, run.validated_step, select = values, run.step, run.config.select
+    run.values = values
+    run.validated_step = run.step
+    select = run.config.select
     if math.isnan(values.get("loss", 0.0)):
         raise KitError(f"{run.folder}: step {run.step}: the validation loss is not a number, so the run has diverged; "
                        f"{_last_good(run)}")
@@ -767,7 +789,9 @@ def should_stop(run: Run) -> bool:
 # %% ../../nbs/training/run.ipynb #e0623980
 def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
     "Compute the next step's gradient, or compile every program that the run will need; then restore the run."
-    device, meter, seconds = run.device, run.meter, []
+    device = run.device
+    meter = run.meter
+    seconds = []
     if device.compiles:
         steps, validation = run.task.shapes(run.config, device)
         run.say(f"compiling  {len(steps)} lengths x {min(run.config.accumulation, 2)} programs of training, "
@@ -775,8 +799,10 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
         parts, groups = checkpoint_parts(run)
     else:
         with closing(run.task.batches(run.config, device, run.step)) as batches:
-            steps, validation = [next(batches)], []
-        parts, groups = {"buffers": dict(run.plain_model.named_buffers())}, []
+            steps = [next(batches)]
+            validation = []
+        parts = {"buffers": dict(run.plain_model.named_buffers())}
+        groups = []
     backup = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
               for part, tensors in parts.items()}
     run.meter = Meter()
@@ -820,7 +846,8 @@ def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more 
 # %% ../../nbs/training/run.ipynb #8790058e
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
-    config, device = run.config, run.device
+    config = run.config
+    device = run.device
     groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
               f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})" for group in run.optimizer.param_groups]
     size = sum(checkpoint_sizes(run))

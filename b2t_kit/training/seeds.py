@@ -84,7 +84,8 @@ class SeedBoard:
     "Prints the validations of all seeds, and draws their curves."
 
     def __init__(self, folders: Mapping[int, Path], steps: int) -> None:
-        self.folders, self.steps = folders, steps
+        self.folders = folders
+        self.steps = steps
         self.canvas = Canvas() if in_notebook() else None
         self.shown = {seed: len(rows) for seed, rows in self.rows().items()}  # rows already shown
         self.drawn_at = -math.inf
@@ -101,7 +102,8 @@ class SeedBoard:
             for row in seed_rows[self.shown[seed]:]:
                 if row["kind"] == "eval":
                     print(f"seed {seed}  {row_text(row, self.steps)}", flush=True)
-        previous, self.shown = self.shown, {seed: len(seed_rows) for seed, seed_rows in rows.items()}
+        previous = self.shown
+        self.shown = {seed: len(seed_rows) for seed, seed_rows in rows.items()}
         if last or previous != self.shown and time.monotonic() - self.drawn_at >= 10:  # seconds
             figure = draw_runs({f"seed {seed}": seed_rows for seed, seed_rows in rows.items()})
             write_atomically(next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72))
@@ -122,7 +124,8 @@ def train_side_by_side(
 ) -> dict[int, int]:  # exit status of each seed
     "Train or resume all seeds at once; raise `KeyboardInterrupt` with the signal's name if one stops them."
     parent = next(iter(folders.values())).parent
-    board, stopping = SeedBoard(folders, steps), False
+    board = SeedBoard(folders, steps)
+    stopping = False
     processes: dict[int, subprocess.Popen] = {}
     statuses: dict[int, int] = {}
     with StopRequest() as stop, ExitStack() as stack:
