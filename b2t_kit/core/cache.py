@@ -57,7 +57,8 @@ def file_state(
     return state if time.time_ns() - max(state[1:3]) > _SETTLED else None
 
 # %% ../../nbs/core/cache.ipynb #54ac3d52
-MEMO = "fingerprint.json"  # usual name of the file that remembers hashes, in a run folder or beside an output
+# usual name of the file that remembers hashes, in a run folder or beside an output
+MEMO = "fingerprint.json"
 _of_this_process: dict[str, dict[str, Any]] = {}  # path -> "state" and "hashes"
 
 # %% ../../nbs/core/cache.ipynb #3a571ec4
@@ -75,7 +76,10 @@ class HashCache:
     def known(self, path: Path, state: list[int] | None) -> dict[str, str]:  # what was hashed -> its hash
         "Return the hashes that need not be computed of a file that has this state now."
         hashes: dict[str, str] = {}
-        for entry in (self.kept.get(f"{path.parent.name}/{path.name}"), _of_this_process.get(str(path.resolve()))):
+        for entry in (
+            self.kept.get(f"{path.parent.name}/{path.name}"),
+            _of_this_process.get(str(path.resolve())),
+        ):
             if state and isinstance(entry, dict) and entry.get("state") == state:
                 hashes |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
         return hashes
@@ -93,10 +97,13 @@ class HashCache:
         self.kept = entries
 
 # %% ../../nbs/core/cache.ipynb #cf3ac1c6
-REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
+# bytes; smaller files are hashed each time, which takes less than a tenth of a second
+REMEMBERED = 1 << 26
 
 
-def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None) -> str:
+def remembered_hash(
+    path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None
+) -> str:
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
         return make()
@@ -138,7 +145,10 @@ class CachedFiles:
 
     def seal(self) -> None:
         "Write the note of the files as they are now."
-        save_json(self.note, {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}})
+        save_json(
+            self.note,
+            {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}},
+        )
 
 # %% ../../nbs/core/cache.ipynb #84e05a15
 def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> mark
@@ -146,7 +156,11 @@ def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> 
     path = Path(path)
     with suppress(KitError, OSError):
         note = load_json(path.with_name(f"{path.name}.key"))
-        if isinstance(note, dict) and isinstance(note.get("key"), dict) and isinstance(note.get("files"), dict):
+        if (
+            isinstance(note, dict)
+            and isinstance(note.get("key"), dict)
+            and isinstance(note.get("files"), dict)
+        ):
             return note
     return {}
 
@@ -159,7 +173,9 @@ def stored_key(
     path, note = Path(path), note_of(path)
     with suppress(KitError, OSError, KeyError):
         filenames = names or [path.name, *note["files"]]
-        if all(note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in filenames):
+        if all(
+            note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in filenames
+        ):
             return note["key"]
     return None
 

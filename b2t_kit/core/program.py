@@ -81,13 +81,21 @@ def track_progress(
 
     last_report = time.monotonic()
     first = (0, 0.0)  # how much was done when the first item came, and when that was
-    with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
-              disable=not sys.stderr.isatty()) as bar:
+    with tqdm(
+        desc=what,
+        total=total,
+        unit=unit,
+        unit_scale=unit == "B" or total > 10**5,
+        delay=2,
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
         for number, item in enumerate(items):
             done = number if place is None else place(item)
             now = time.monotonic()
             bar.update(done - bar.n)
-            first = first if number else (done, now)  # what is compiled or read before it is paid once
+            # what is compiled or read before it is paid once
+            first = first if number else (done, now)
             if bar.disable and 0 < done < total and now - last_report >= LOG_EVERY:
                 seconds = (now - first[1]) * (total - done) / max(done - first[0], 1)
                 last_report = now
@@ -107,12 +115,22 @@ def _loses_exceptions(frame: types.FrameType | None) -> bool:
     while frame is not None and frame.f_code is not run_program.__code__:
         file = frame.f_code.co_filename
         name = frame.f_code.co_name
-        if file.startswith("<frozen importlib") or file == weakref.__file__ or file.endswith("/torch/_compile.py"):
+        if (
+            file.startswith("<frozen importlib")
+            or file == weakref.__file__
+            or file.endswith("/torch/_compile.py")
+        ):
             return True
         if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
             return True
-        caller = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
-        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in caller for part in _ENTERED):
+        caller = (
+            frame.f_back.f_code.co_filename
+            if file == contextlib.__file__ and frame.f_back
+            else file
+        )
+        if name in ("__enter__", "__exit__", "acquire", "release") and any(
+            part in caller for part in _ENTERED
+        ):
             return True
         frame = frame.f_back
     return False
@@ -136,7 +154,9 @@ def _stopped_by_signals() -> Iterator[None]:
             send_again(number)
             return
         for other in handlers:  # another would disturb the cleaning; a second Ctrl-C kills
-            signal.signal(other, signal.SIG_DFL if other == number == signal.SIGINT else signal.SIG_IGN)
+            signal.signal(
+                other, signal.SIG_DFL if other == number == signal.SIGINT else signal.SIG_IGN
+            )
         raised.append(signal.Signals(number).name)
         raise KeyboardInterrupt(raised[-1])
 
@@ -151,7 +171,8 @@ def _stopped_by_signals() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         sys.unraisablehook = dropped
         for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
+            # nohup ignores SIGHUP
+            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
                 handlers[kind] = signal.signal(kind, stop)
     try:
         yield
@@ -169,8 +190,17 @@ def _stopped_by_signals() -> Iterator[None]:
 
 # %% ../../nbs/core/program.ipynb #a5b0729c
 # What a machine does to a command: a full disk, quotas, limits, read-only or broken disks.
-_MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
-                   errno.ENAMETOOLONG, errno.ELOOP)
+_MACHINE_FAULTS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+)
 
 # %% ../../nbs/core/program.ipynb #0d5570fc
 def _forget_output() -> None:
@@ -183,7 +213,8 @@ def run_program(action: Callable[[], int]) -> int:
     "Run a command: an error becomes one line and status 2, a signal one line and status 128 + its number."
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name or a sentence may not be printable here
+            # a file's name or a sentence may not be printable here
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _stopped_by_signals(), printed_plainly():
             status = action()
@@ -205,17 +236,26 @@ def run_program(action: Callable[[], int]) -> int:
         if error.errno not in _MACHINE_FAULTS:
             raise
         _forget_output()
-        print(f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}", file=sys.stderr)
+        print(
+            f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}",
+            file=sys.stderr,
+        )
         return ERROR
     except RuntimeError as error:
         if not lost_contact(error):
             raise
         reason = printable(str(error).splitlines()[0])[:200]
-        print(f"error: process {os.environ.get('RANK')}, on {socket.gethostname()}: another process is gone; look for "
-              f"its own error, and go on with --resume ({reason})", file=sys.stderr)
+        print(
+            f"error: process {os.environ.get('RANK')}, on {socket.gethostname()}: another process "
+            f"is gone; look for its own error, and go on with --resume ({reason})",
+            file=sys.stderr,
+        )
         return ERROR
     except MemoryError as error:
-        print(f"error: memory: this machine has not enough ({error or 'none is left'})", file=sys.stderr)
+        print(
+            f"error: memory: this machine has not enough ({error or 'none is left'})",
+            file=sys.stderr,
+        )
         return ERROR
 
 # %% ../../nbs/core/program.ipynb #96832df0
@@ -247,7 +287,9 @@ def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total a
     available = machine.available
     with suppress(OSError, ValueError):  # no container, or one without a limit
         limit = int((folder / "memory.max").read_text())
-        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", 0)
+        cached = dict(
+            line.split() for line in (folder / "memory.stat").read_text().splitlines()
+        ).get("file", 0)
         used = int((folder / "memory.current").read_text()) - int(cached)
         total = min(total, limit)
         available = min(available, limit - used)

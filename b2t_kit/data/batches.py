@@ -86,7 +86,8 @@ def choose_buckets(
     lengths, counts = np.unique(np.maximum(rounded, patch), return_counts=True)
     limit = min(max_buckets, len(lengths))
     cumulative = np.concatenate([[0], np.cumsum(counts)])
-    best = np.full((limit + 1, len(lengths) + 1), np.inf)  # padded bins of the first j lengths in k buckets
+    # padded bins of the first j lengths in k buckets
+    best = np.full((limit + 1, len(lengths) + 1), np.inf)
     start = np.zeros(best.shape, np.int64)  # where the last of these buckets starts
     best[0, 0] = 0
     for k in range(1, limit + 1):
@@ -158,8 +159,10 @@ class Sampler:
     ) -> None:
         self.batch_size = batch_size
         self.seed = seed
-        self.cells = [[np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
-                      for k in range(bucket.max() + 1)]
+        self.cells = [
+            [np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
+            for k in range(bucket.max() + 1)
+        ]
         sizes = np.array([[len(cell) for cell in cells] for cells in self.cells]).T
         self.draws = day_draws(sizes, day_balance)  # (days, buckets)
         self.rows = np.round(self.draws.sum(0)).astype(int)  # per bucket
@@ -174,7 +177,8 @@ class Sampler:
             trials = []
             uses = []
             places = []
-            for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):  # a day's draws
+            # a day's draws
+            for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):
                 rounds = -(-int(count) // max(len(cell), 1))
                 order = [generator.permutation(cell) for _ in range(rounds)]
                 trials.append(np.concatenate([np.empty(0, np.int64), *order])[:count])
@@ -233,8 +237,11 @@ class TrialCache:
         if trial.dtype == np.float32:
             np.copyto(out, trial[skip:])
             return
-        # torch widens with vector instructions, numpy one number at a time; torch's threads begin at 64 x 512 numbers
-        for target, source in zip(torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)):
+        # torch widens with vector instructions, numpy one number at a time; torch's threads begin
+        # at 64 x 512 numbers
+        for target, source in zip(
+            torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)
+        ):
             target.copy_(source)
 
 
@@ -269,17 +276,25 @@ def map_trials(
         needed = count * dtype.itemsize
         free = free_bytes(path.parent)
         if needed > free:
-            raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)};"
-                           " name another folder with --cache-dir, or choose --cache float16")
+            raise KitError(
+                f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has "
+                f"{gib(free)}; name another folder with --cache-dir, or choose --cache float16"
+            )
         with written_aside(path) as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+            header = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (count,),
+            }
             np.lib.format.write_array_header_1_0(file, header)
             for index in range(len(recordings)):
                 file.write(read_trial(recordings, index, precision).data)
 
     path = cache_file(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key, write)
     trials = np.split(np.load(regular_file(path), mmap_mode="c"), ends[:-1])
-    recordings.mapped[precision] = {index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)}
+    recordings.mapped[precision] = {
+        index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)
+    }
     return path
 
 # %% ../../nbs/data/batches.ipynb #31cb8a0e
@@ -338,9 +353,18 @@ class BatchConfig:
     readers: int = 2  # threads that read and prepare batches; 0: the main thread does
 
     def __post_init__(self) -> None:
-        check_bounds(self, {
-            "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
-            "max_bins": (1, MAX_BINS), "prefetch": (0, 1000), "readers": (0, 1000)})
+        check_bounds(
+            self,
+            {
+                "batch_size": (1, 1_000_000),
+                "buckets": (1, 6),
+                "day_balance": (0, 1),
+                "cut": (0, MAX_BINS),
+                "max_bins": (1, MAX_BINS),
+                "prefetch": (0, 1000),
+                "readers": (0, 1000),
+            },
+        )
 
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
@@ -365,10 +389,14 @@ class Assembler:
         self.widths = [info.signal.num_features for info in recordings.infos]
         self.num_features = num_features or max(self.widths)
         if max(self.widths) > self.num_features:
-            raise KitError(f"{recordings.folder}: has {max(self.widths)} features, more than {self.num_features}")
+            raise KitError(
+                f"{recordings.folder}: has {max(self.widths)} features, more than "
+                f"{self.num_features}"
+            )
         self.cache = TrialCache(recordings, config.cache)
         self._labels: dict[int, np.ndarray] = {}
-        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []  # memory, and the array that was handed out last
+        # memory, and the array that was handed out last
+        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []
         self._lock = threading.Lock()
 
     @property
@@ -394,15 +422,26 @@ class Assembler:
     ) -> Batch:
         "Return a batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
         features = self._memory(bucket.bins)
-        array = features.numpy()  # torch would fill it with threads of its own, and the training step has the cores
+        # torch would fill it with threads of its own, and the training step has the cores
+        array = features.numpy()
         array[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
         one = torch.ones(self.rows, dtype=torch.int32)
         zeros = torch.zeros(self.rows, dtype=torch.int64)
-        batch = Batch(features, one * self.frames.patch, one.clone(), labels, one * min(1, bucket.labels), day=one * 0,
-                      weight=torch.zeros(self.rows), noise_key=zeros, trial=zeros - 1, step_key=zeros + step_key,
-                      step_rows=step_rows)
+        batch = Batch(
+            features,
+            one * self.frames.patch,
+            one.clone(),
+            labels,
+            one * min(1, bucket.labels),
+            day=one * 0,
+            weight=torch.zeros(self.rows),
+            noise_key=zeros,
+            trial=zeros - 1,
+            step_key=zeros + step_key,
+            step_rows=step_rows,
+        )
         if min(self.widths) < self.num_features:
             batch.width = one * self.num_features
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
@@ -434,7 +473,9 @@ class Assembler:
             free = next((pair for pair in self._blocks if pair[1]() is None), None)
             block = free[0] if free else np.empty(self.largest // 4, np.float32)
             array = block[:math.prod(shape)].reshape(shape)
-            self._blocks = [pair for pair in self._blocks if pair is not free] + [(block, weakref.ref(array))]
+            self._blocks = [pair for pair in self._blocks if pair is not free] + [
+                (block, weakref.ref(array))
+            ]
         return torch.from_numpy(array)
 
     def empty(self, bucket: Bucket, step_rows: int) -> Batch:
@@ -462,9 +503,15 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
         elif config.impossible == "error":
             patch = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(trial)))
                                   for trial, other in enumerate(recordings.infos)))
-            remedy = f"--patch {patch}, with --stride {patch} where there is one, holds all; or " if patch else ""
-            message = (f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with "
-                       "--impossible skip")
+            remedy = (
+                f"--patch {patch}, with --stride {patch} where there is one, holds all; or "
+                if patch
+                else ""
+            )
+            message = (
+                f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such "
+                "trials with --impossible skip"
+            )
             raise Fault(info.file, info.group, "seq_class_ids", message)
     if not indices:
         limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
@@ -504,12 +551,17 @@ class TrainBatches:
         bucket = bucket_of(self.buckets, bins)
         self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
         rows = rows_per_batch(config.batch_size, world * accumulation, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
+        self.assembler = Assembler(
+            recordings, config, frames, self.buckets, rows, pin, num_features
+        )
         size = self.assembler.largest * accumulation * (config.prefetch + 1)
         free = memory()[1]
         if size > free:
-            raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(size)} "
-                           f"of the host's memory, of which {gib(free)} are free; lower --batch-size or --prefetch")
+            raise KitError(
+                f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take "
+                f"{gib(size)} of the host's memory, of which {gib(free)} are free; lower "
+                "--batch-size or --prefetch"
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -523,8 +575,10 @@ class TrainBatches:
 
     def empty_batches(self) -> list[list[Batch]]:
         "Return a step of empty rows in every shape, largest first."
-        return [[self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
-                for bucket in reversed(self.buckets)]
+        return [
+            [self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
+            for bucket in reversed(self.buckets)
+        ]
 
     def iterate(self, position: int = 0) -> Generator[list[Batch], None, None]:
         "Yield this process's micro-batches of each optimizer step, endlessly, after so many steps."
@@ -539,16 +593,27 @@ class TrainBatches:
                 for trial, use in zip(trials, step.uses)]
         cuts = [0] * len(trials)
         frames = self.assembler.frames
-        for row, (trial, key) in enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ():
-            needed = max(1, needed_patches(self.assembler.labels(trial)))  # frames, so that CTC can produce the labels
+        for row, (trial, key) in (
+            enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ()
+        ):
+            # frames, so that CTC can produce the labels
+            needed = max(1, needed_patches(self.assembler.labels(trial)))
             shortest = (1 if frames.partial else frames.patch) + (needed - 1) * frames.stride
             spare = self.recordings.infos[trial].num_bins - shortest
             cuts[row] = min(fold_seed(key, "cut") % self.config.cut, spare)
         parts = self.world * self.accumulation
         first = self.rank * self.accumulation
-        return [self.assembler.batch(self.buckets[step.bucket], trials[index::parts], keys[index::parts],
-                                     cuts[index::parts], len(trials), step_key=fold_seed(keys[0], "step"))
-                for index in range(first, first + self.accumulation)]
+        return [
+            self.assembler.batch(
+                self.buckets[step.bucket],
+                trials[index::parts],
+                keys[index::parts],
+                cuts[index::parts],
+                len(trials),
+                step_key=fold_seed(keys[0], "step"),
+            )
+            for index in range(first, first + self.accumulation)
+        ]
 
     def padded_share(self) -> float:
         "Return the share of an epoch's bins that is padding, on average."
@@ -557,7 +622,11 @@ class TrainBatches:
         rows = self.assembler.rows * self.world * self.accumulation
         for k, cells in enumerate(self.sampler.cells):
             padded += self.sampler.steps[k] * rows * self.buckets[k].bins
-            real += sum(count * lengths[cell].mean() for count, cell in zip(self.sampler.draws[:, k], cells) if count)
+            real += sum(
+                count * lengths[cell].mean()
+                for count, cell in zip(self.sampler.draws[:, k], cells)
+                if count
+            )
         return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
@@ -605,7 +674,10 @@ class EvalBatches:
 
     def empty_batches(self) -> list[Batch]:
         "Return a batch of empty rows in every shape, largest first."
-        return [self.assembler.empty(bucket, self.config.batch_size) for bucket in reversed(self.buckets)]
+        return [
+            self.assembler.empty(bucket, self.config.batch_size)
+            for bucket in reversed(self.buckets)
+        ]
 
     def _steps(self) -> list[Step]:
         size = self.config.batch_size
@@ -626,7 +698,9 @@ class EvalBatches:
     def _assemble(self, step: Step) -> Batch:
         trials = step.trials[self.rank::self.world]
         zeros = [0] * len(trials)
-        return self.assembler.batch(self.buckets[step.bucket], trials, zeros, zeros, len(step.trials))
+        return self.assembler.batch(
+            self.buckets[step.bucket], trials, zeros, zeros, len(step.trials)
+        )
 
 # %% ../../nbs/data/batches.ipynb #36bc902a
 def smoothing_taps(sigma: float = 2.0, causal: bool = False) -> list[float]:
@@ -688,14 +762,26 @@ class Augment:
     causal_smoothing: bool = False  # with this bin and earlier ones, so that live decoding waits for none
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"white_noise": (0, 100), "offset": (0, 100), "gain": (0, 100), "walk": (0, 100),
-                            "smooth": (0, MOST_SMOOTH), "time_masks": (0, 1000), "time_mask_bins": (0, 10_000)})
+        check_bounds(
+            self,
+            {
+                "white_noise": (0, 100),
+                "offset": (0, 100),
+                "gain": (0, 100),
+                "walk": (0, 100),
+                "smooth": (0, MOST_SMOOTH),
+                "time_masks": (0, 1000),
+                "time_mask_bins": (0, 10_000),
+            },
+        )
 
 # %% ../../nbs/data/batches.ipynb #45f48728
 _WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own random numbers
 
 # %% ../../nbs/data/batches.ipynb #8566ea44
-def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config: Augment) -> torch.Tensor:
+def time_mask(
+    num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config: Augment
+) -> torch.Tensor:
     "False in random stretches, (B, T, 1): first a length, 0 to `time_mask_bins`, then a place inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.time_masks).add_(1).mul_(0.5)  # (B, 2, masks)
     width = (draws[:, 0] * (config.time_mask_bins + 1)).to(torch.int32)
@@ -706,8 +792,13 @@ def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config
     return ~inside.any(-1, keepdim=True)
 
 # %% ../../nbs/data/batches.ipynb #c28dd8f1
-def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.Tensor, config: Augment,
-               width: torch.Tensor | None = None) -> torch.Tensor:
+def _disturbed(
+    features: torch.Tensor,
+    num_bins: torch.Tensor,
+    noise_key: torch.Tensor,
+    config: Augment,
+    width: torch.Tensor | None = None,
+) -> torch.Tensor:
     "Return augmented features, in the order of the published baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
@@ -723,7 +814,9 @@ def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.
     if config.walk:
         steps = normals(noise_key, _WALK, bins, channels).mul_(config.walk)
         features = features + steps.cumsum(1)
-    features = smooth(features * mask, config.smooth, num_bins=num_bins, causal=config.causal_smoothing)
+    features = smooth(
+        features * mask, config.smooth, num_bins=num_bins, causal=config.causal_smoothing
+    )
     if config.time_masks and config.time_mask_bins:
         features = features * time_mask(num_bins, noise_key, bins, config)
     return features
@@ -746,5 +839,7 @@ def augment(
             rows = slice(row, row + 1)
             trial = features[rows, :length]
             row_width = None if width is None else width[rows]
-            result[rows, :length] = _disturbed(trial, num_bins[rows], noise_key[rows], config, row_width)
+            result[rows, :length] = _disturbed(
+                trial, num_bins[rows], noise_key[rows], config, row_width
+            )
     return result

@@ -118,13 +118,21 @@ class SessionWriter(AbstractContextManager):
             sentence = trial.sentence
         if signal != self.signal:
             problem = f"{signal}, but the file begins with {self.signal}"
-        elif features.ndim != 2 or features.shape[1] != signal.num_features or features.dtype != np.float32:
+        elif (
+            features.ndim != 2
+            or features.shape[1] != signal.num_features
+            or features.dtype != np.float32
+        ):
             shape = f"{features.shape} {features.dtype}"
             problem = f"features must be (bins, {signal.num_features}) float32, not {shape}"
         elif trial.session != session:
             problem = f"session is '{trial.session}', but the folder is '{session}'"
-        elif labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels):
-            problem = f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
+        elif labelled and not (
+            0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels
+        ):
+            problem = (
+                f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
+            )
         elif len(sentence) > LABEL_WIDTH:
             problem = f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
         if problem:
@@ -140,7 +148,10 @@ class SessionWriter(AbstractContextManager):
         if trial.quarantine:
             group.attrs["quarantine"] = trial.quarantine
         if labelled:
-            for name, values in (("seq_class_ids", labels), ("transcription", [ord(letter) for letter in sentence])):
+            for name, values in (
+                ("seq_class_ids", labels),
+                ("transcription", [ord(letter) for letter in sentence]),
+            ):
                 padded = np.zeros(LABEL_WIDTH, np.int32)
                 padded[:len(values)] = values
                 group.create_dataset(name, data=padded)
@@ -176,7 +187,22 @@ def tiny_recordings(
                     words = max(1, num_bins // 40)
                     sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])
                     labels = np.concatenate([sounds, np.full((words, 1), most)], axis=1).reshape(-1)
-                    sentence = " ".join(vocabulary[choice] for choice in random.integers(0, 5, words)) + "."
-                    features = random.standard_normal((num_bins, signal.num_features), dtype=np.float32)
-                    writer.write(Trial(features, labels, session, index + 1, number, sentence=sentence, signal=signal))
+                    sentence = (
+                        " ".join(vocabulary[choice] for choice in random.integers(0, 5, words))
+                        + "."
+                    )
+                    features = random.standard_normal(
+                        (num_bins, signal.num_features), dtype=np.float32
+                    )
+                    writer.write(
+                        Trial(
+                            features,
+                            labels,
+                            session,
+                            index + 1,
+                            number,
+                            sentence=sentence,
+                            signal=signal,
+                        )
+                    )
     return root

@@ -34,7 +34,9 @@ class Pronunciations(NamedTuple):
     label: np.ndarray  # (phonemes,) uint8, classes 1..39
 
 # %% ../../nbs/decode/align.ipynb #975f4fd2
-def pronunciation_arrays(entries: Iterable[tuple[int, Sequence[int]]], count: int) -> Pronunciations:
+def pronunciation_arrays(
+    entries: Iterable[tuple[int, Sequence[int]]], count: int
+) -> Pronunciations:
     "Return the pronunciations, each a word number and classes 1..39, of `count` words, without duplicates."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     words = np.array([word for word, _ in unique], dtype=np.int64)
@@ -57,7 +59,9 @@ class Graph(NamedTuple):
 
 # %% ../../nbs/decode/align.ipynb #384e0262
 @compiled
-def _join(graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float) -> None:
+def _join(
+    graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float
+) -> None:
     row = size[1]
     size[1] = size[1] + 1
     graph.edges[row, 0] = source
@@ -148,7 +152,12 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
         graph.final[blanks] = 1
     for index in range(begin, end):
         graph.final[ends[index]] = 1
-    return Graph(graph.edges[: size[1]], graph.weight[: size[1]], graph.owner[: size[0]], graph.final[: size[0]])
+    return Graph(
+        graph.edges[: size[1]],
+        graph.weight[: size[1]],
+        graph.owner[: size[0]],
+        graph.final[: size[0]],
+    )
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
 @compiled

@@ -74,8 +74,15 @@ class SearchConfig:
     @property
     def limits(self) -> Limits:
         "The settings that compiled code reads."
-        return Limits(float(self.acoustic_scale), float(self.word_bonus), float(self.missing_silence), int(self.beam),
-                      float(self.threshold), float(self.token_threshold), int(self.classes))
+        return Limits(
+            float(self.acoustic_scale),
+            float(self.word_bonus),
+            float(self.missing_silence),
+            int(self.beam),
+            float(self.threshold),
+            float(self.token_threshold),
+            int(self.classes),
+        )
 
     def total(self, acoustic: float, language: float, num_words: int) -> float:
         "Return the score that sentences are sorted by, from ln P(logits | sentence) and ln P(sentence)."
@@ -114,7 +121,8 @@ class Histories(NamedTuple):
     size: np.ndarray  # (1,) int64, number of histories
 
 # %% ../../nbs/decode/search.ipynb #9c0e81e2
-_SLOT = np.dtype([("frame", np.int64), ("row", np.int64)])  # frame in which the slot was filled, and row it holds
+# frame in which the slot was filled, and row it holds
+_SLOT = np.dtype([("frame", np.int64), ("row", np.int64)])
 
 
 class Candidates(NamedTuple):
@@ -190,17 +198,25 @@ def _add_paths(candidates: Candidates, history: int, code: int, blank: float, la
     row.label = label
 
 # %% ../../nbs/decode/search.ipynb #8e5ff323
-MODEL_WORD = np.dtype([
-    ("number", np.int64),  # the language model's number of the word
-    ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
-    ("most", np.float64),  # the same for a hotword that the model does not know; infinity for all other words
-    ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
-    ("alone", np.float64),  # ln P without context, with all of these
-], align=True)
+MODEL_WORD = np.dtype(
+    [
+        ("number", np.int64),  # the language model's number of the word
+        ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
+        (
+            "most",
+            np.float64,
+        ),  # the same for a hotword that the model does not know; infinity for all other words
+        ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
+        ("alone", np.float64),  # ln P without context, with all of these
+    ],
+    align=True,
+)
 
 # %% ../../nbs/decode/search.ipynb #fd84e871
 @compiled
-def extend(histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple) -> int:
+def extend(
+    histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple
+) -> int:
     "Return the number of the history with one more word, which may be new; -1 if the capacity is exceeded."
     mask = np.uint64(len(histories.table) - 1)
     index = mix(parent, word) & mask
@@ -228,8 +244,16 @@ def extend(histories: Histories, parent: int, word: int, words: np.ndarray, mode
 # %% ../../nbs/decode/search.ipynb #83eec839
 @compiled
 def _expand_node(
-    node: int, history: int, mass: float, best: float, trie: Trie, words: np.ndarray, model: NamedTuple,
-    limits: Limits, histories: Histories, candidates: Candidates,
+    node: int,
+    history: int,
+    mass: float,
+    best: float,
+    trie: Trie,
+    words: np.ndarray,
+    model: NamedTuple,
+    limits: Limits,
+    histories: Histories,
+    candidates: Candidates,
 ) -> float:
     "Enter a node with ln P of the paths that reach it, end every word stored there, and return the frame's best score."
     previous = histories.rows[history]
@@ -250,7 +274,12 @@ def _expand_node(
             candidates.state[2] = 1
             return best
         current = histories.rows[child]
-        score = limits.scale * mass + current.language + limits.bonus * current.length + trie.lookahead[0]
+        score = (
+            limits.scale * mass
+            + current.language
+            + limits.bonus * current.length
+            + trie.lookahead[0]
+        )
         if score >= best - limits.threshold:
             _add_paths(candidates, child, np.int64(trie.label[node]), -math.inf, mass)
             best = max(best, score)
@@ -258,7 +287,9 @@ def _expand_node(
 
 # %% ../../nbs/decode/search.ipynb #b127ee49
 @compiled
-def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates) -> None:
+def wait(
+    history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates
+) -> None:
     "Stay between words for one more frame."
     quiet = combine(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
@@ -296,7 +327,9 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
 
 # %% ../../nbs/decode/search.ipynb #2251427c
 @compiled
-def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
+def keep(
+    trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates
+) -> None:
     "Replace the beam by the best prefixes of the frame."
     count = candidates.state[0]
     score = candidates.score[0]
@@ -367,7 +400,18 @@ def advance(
                 label = trie.label[child]
                 mass = (repeat if label == last else total) + row[label]
                 if row[label] >= floor and mass > -math.inf:
-                    best = _expand_node(child, history, mass, best, trie, words, model, limits, histories, candidates)
+                    best = _expand_node(
+                        child,
+                        history,
+                        mass,
+                        best,
+                        trie,
+                        words,
+                        model,
+                        limits,
+                        histories,
+                        candidates,
+                    )
             if candidates.state[2]:
                 return frame
         keep(trie, limits, histories, beam, candidates)
@@ -442,7 +486,9 @@ def _is_phrase(word: str, fields: Sequence[str]) -> bool:
     if any(field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields):
         return len(fields) == 1 and len(word) > 3  # the b of plan b
     # XX after a word in small letters is a mistake in its phonemes; the York of New York is a word
-    like_phonemes = word.islower() and all(re.fullmatch("[A-Z]{2}[0-2]?", field) for field in fields)
+    like_phonemes = word.islower() and all(
+        re.fullmatch("[A-Z]{2}[0-2]?", field) for field in fields
+    )
     return bool(fields) and not like_phonemes
 
 
@@ -458,19 +504,26 @@ def parse_hotwords(
     hotwords: dict[str, Hotword] = {}
     phrases = list[str]()
     if not 0 < len(rows) <= _MAX_HOTWORDS:
-        raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
-                       "list this long as a lexicon (--lexicon)")
+        raise KitError(
+            f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or "
+            "give a list this long as a lexicon (--lexicon)"
+        )
     for number, (head, *fields) in rows:
         word = re.sub(r"\([0-9]+\)$", "", head).lower()
         boost = None
         forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
             if max(len(word), len(fields)) > _LONGEST_HOTWORD:
-                raise ValueError(f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
+                raise ValueError(
+                    f"the word {word[:20]!r}... or its pronunciation is longer than "
+                    f"{_LONGEST_HOTWORD}"
+                )
             if fields and fields[-1][0] in "+-.0123456789":
                 boost = number_in(fields.pop(), float)
                 if abs(boost) > _MAX_BOOST:
-                    raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
+                    raise ValueError(
+                        f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}"
+                    )
             if _is_phrase(head, fields):
                 phrase = [word, *(field.lower() for field in fields)]
                 words = [one for one in phrase if one not in _LINKING] or [word]
@@ -490,8 +543,10 @@ def parse_hotwords(
             added = previous.boost if boost is None else boost
             hotwords[one] = Hotword(one, previous.forms + spoken, added)
     if phrases:
-        report_progress(f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
-                        f"{phrases[0]!r}")
+        report_progress(
+            f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
+            f"{phrases[0]!r}"
+        )
     return list(hotwords.values())
 
 # %% ../../nbs/decode/search.ipynb #075526f2
@@ -505,7 +560,10 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
     if not hotwords:
         return lexicon
     names = lexicon.names
-    forms = {word: [tuple(names[label] for label in form) for form in spoken] for word, spoken in lexicon.forms.items()}
+    forms = {
+        word: [tuple(names[label] for label in form) for form in spoken]
+        for word, spoken in lexicon.forms.items()
+    }
     for hotword in hotwords:
         extra = hotword.forms if names == PHONEMES else [tuple(hotword.word)]
         forms[hotword.word] = [*forms.get(hotword.word, []), *extra]
@@ -519,7 +577,9 @@ def average_word(ln_p: np.ndarray) -> float:
     return float(weights @ values / weights.sum())
 
 # %% ../../nbs/decode/search.ipynb #25925c8f
-def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
+def _model_words(
+    lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()
+) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
     entries['number'] = model.numbers(lexicon.words)
@@ -528,7 +588,9 @@ def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotw
     unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
-        average = average_word(model.unigrams[entries["number"][in_model if in_model.any() else ...]])
+        average = average_word(
+            model.unigrams[entries["number"][in_model if in_model.any() else ...]]
+        )
         for hotword in hotwords:
             row = entries[lexicon.ids[hotword.word]]
             row['least'] = average
@@ -571,7 +633,9 @@ class Stream:
         self.search = search
         self.limits = search.config.limits
         self.trie = search.trie
-        self.histories: Histories = before.histories if before else new_histories(search.model.start)
+        self.histories: Histories = (
+            before.histories if before else new_histories(search.model.start)
+        )
         self.candidates: Candidates = before.candidates if before else new_candidates()
         self.histories.table.fill(-1)
         self.histories.size[0] = 1
@@ -588,7 +652,9 @@ class Stream:
     def push(self, frames: np.ndarray) -> None:
         "Process logits of the next frame (41,), or of several (n, 41); raise `KitError` if they cannot be logits."
         frames = np.atleast_2d(np.asarray(frames))
-        self.rows.append(self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on"))
+        self.rows.append(
+            self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on")
+        )
         self.advance(self.rows[-1])
 
     def advance(self, rows: np.ndarray) -> None:
@@ -597,14 +663,25 @@ class Stream:
         frame = 0
         while frame < len(rows):
             with search.model.naming_file():
-                frame = advance(rows, frame, self.trie, search.entries, search.model.arrays, self.limits,
-                                self.histories, self.beam, self.candidates)
+                frame = advance(
+                    rows,
+                    frame,
+                    self.trie,
+                    search.entries,
+                    search.model.arrays,
+                    self.limits,
+                    self.histories,
+                    self.beam,
+                    self.candidates,
+                )
             if frame < len(rows):
                 self.histories, self.candidates = double_capacity(self.histories, self.candidates)
 
     def words(self, history: int) -> tuple[str, ...]:
         "Return the words of a history."
-        return tuple(self.search.lexicon.words[word] for word in history_words(self.histories, history))
+        return tuple(
+            self.search.lexicon.words[word] for word in history_words(self.histories, history)
+        )
 
     @property
     def sentence(self) -> str:
@@ -618,8 +695,12 @@ class Stream:
         rows = self.histories.rows
         if not scores:
             return list(dict.fromkeys(self.beam.rows["history"][: self.beam.size[0]].tolist()))[:count]
-        totals = {history: limits.scale * acoustic + float(rows[history]["language"])
-                  + limits.bonus * int(rows[history]["length"]) for history, acoustic in scores.items()}
+        totals = {
+            history: limits.scale * acoustic
+            + float(rows[history]["language"])
+            + limits.bonus * int(rows[history]["length"])
+            for history, acoustic in scores.items()
+        }
         return sorted(totals, key=lambda history: -totals[history])[:count]
 
     def ending(self) -> float:
@@ -639,20 +720,36 @@ class Stream:
         histories = self.histories.rows[rows["history"]]
         acoustic = np.logaddexp(rows["blank"], rows["label"])
         lookahead = self.trie.lookahead[np.maximum(rows["code"] - SILENCE, 0)]
-        total = limits.scale * acoustic + histories["language"] + limits.bonus * histories["length"] + lookahead
+        total = (
+            limits.scale * acoustic
+            + histories["language"]
+            + limits.bonus * histories["length"]
+            + lookahead
+        )
         numbers, first, inverse = np.unique(rows["history"], return_index=True, return_inverse=True)
         sums = np.full((2, len(numbers)), -np.inf)
         for target, values in zip(sums, (acoustic, total)):
             np.logaddexp.at(target, inverse, values)
-        return with_confidences([
-            Hypothesis(self.words(int(numbers[row])), float(sums[0, row]), float(histories["language"][first[row]]),
-                       float(sums[1, row])) for row in np.argsort(-sums[1], kind="stable")[:count]])
+        return with_confidences(
+            [
+                Hypothesis(
+                    self.words(int(numbers[row])),
+                    float(sums[0, row]),
+                    float(histories["language"][first[row]]),
+                    float(sums[1, row]),
+                )
+                for row in np.argsort(-sums[1], kind="stable")[:count]
+            ]
+        )
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
         if not self.rows:
             raise KitError("the stream is empty: push frames before it is finished")
-        sentences = [history_words(self.histories, history) for history in self.best(self.search.config.n_best)]
+        sentences = [
+            history_words(self.histories, history)
+            for history in self.best(self.search.config.n_best)
+        ]
         return self.search.scored(np.concatenate(self.rows), sentences)
 
 # %% ../../nbs/decode/search.ipynb #f407d500
@@ -677,7 +774,10 @@ class BeamSearch:
         self.entries = _model_words(self.lexicon, model, hotwords)
         rows = {one.word: self.entries[self.lexicon.ids[one.word]] for one in self.hotwords}
         # the least and largest ln P of each hotword, and what is added to it
-        self.hot = {word: (float(row["least"]), float(row["most"]), float(row["boost"])) for word, row in rows.items()}
+        self.hot = {
+            word: (float(row["least"]), float(row["most"]), float(row["boost"]))
+            for word, row in rows.items()
+        }
 
     @cached_property
     def trie(self) -> Trie:
@@ -695,7 +795,10 @@ class BeamSearch:
         hypotheses = self.decode(logits)
         return hypotheses[0].sentence if hypotheses else ""
 
-    def decode_each(self, trials: Iterable[np.ndarray], threads: int = 0) -> Iterator[list[Hypothesis]]:
+
+    def decode_each(
+        self, trials: Iterable[np.ndarray], threads: int = 0
+    ) -> Iterator[list[Hypothesis]]:
         "Yield the n-best list of each trial, in their order, decoded on several cores; 0: on all."
         with ThreadPoolExecutor(threads or available_cores()) as pool:
             yield from pool.map(self.decode, trials)
@@ -710,15 +813,23 @@ class BeamSearch:
 
     def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
         "Return ln of the class probabilities at the settings of this search; raise `KitError` for invalid logits."
-        return log_probs(tempered(check_logits(logits, name), self.temperature), math.log(self.config.blank_penalty))
+        return log_probs(
+            tempered(check_logits(logits, name), self.temperature),
+            math.log(self.config.blank_penalty),
+        )
 
     def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon
         "Return candidate sentences for rows of `log_probs`, not yet scored."
         stream = self.stream()
         stream.advance(rows)
-        return [history_words(stream.histories, history) for history in stream.best(self.config.n_best)]
+        return [
+            history_words(stream.histories, history) for history in stream.best(self.config.n_best)
+        ]
 
-    def scored(self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]) -> list[Hypothesis]:  # best first
+
+    def scored(
+        self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]
+    ) -> list[Hypothesis]:  # best first
         """Return sentences, given as word numbers of the lexicon, with exact scores and times for rows of `log_probs`,
         the best one with confidences; those without any alignment are left out."""
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
@@ -727,12 +838,21 @@ class BeamSearch:
         probabilities = np.exp(wide)
         hypotheses = []
         for words, numbers, score in zip(sentences, proposed, language.tolist()):
-            acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
-                                           float(self.config.missing_silence))
+            acoustic, times = forced_align(
+                wide,
+                probabilities,
+                np.array(numbers, np.int32),
+                self.spoken,
+                float(self.config.missing_silence),
+            )
             if acoustic > -math.inf:
                 total = self.config.total(acoustic, score, len(words))
-                hypotheses.append(Hypothesis(words, acoustic, score, total, tuple(map(tuple, times.tolist()))))
-        return with_confidences(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
+                hypotheses.append(
+                    Hypothesis(words, acoustic, score, total, tuple(map(tuple, times.tolist())))
+                )
+        return with_confidences(
+            sorted(hypotheses, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
+        )
 
     def __repr__(self) -> str:
         return f"BeamSearch over {self.lexicon!r} with {self.model!r}"
@@ -743,8 +863,14 @@ SEARCH = 2  # version of the search: raised when other code gives other lists
 
 def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     "Everything that a search's lists depend on besides the logits, for the keys of caches."
-    return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash,
-            "settings": to_dict(search.config), "hotwords": repr(search.hotwords), "temperature": search.temperature}
+    return {
+        "search": SEARCH,
+        "lm": search.model.hash,
+        "lexicon": search.lexicon.hash,
+        "settings": to_dict(search.config),
+        "hotwords": repr(search.hotwords),
+        "temperature": search.temperature,
+    }
 
 # %% ../../nbs/decode/search.ipynb #3e12b3fe
 def available_cores() -> int:

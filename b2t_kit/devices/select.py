@@ -38,12 +38,16 @@ def find_device(
         kind = "tpu"
     if kind in ("xla", "tpu"):
         if place.world > 1:
-            raise KitError(f"device {kind}: {place.world} processes were started, but one uses all TPU chips; start "
-                           "with: python -m b2t_kit.train ... (or accelerate launch -m b2t_kit.train ...), or choose "
-                           "device cpu")
+            raise KitError(
+                f"device {kind}: {place.world} processes were started, but one uses all TPU "
+                "chips; start with: python -m b2t_kit.train ... (or accelerate launch -m "
+                "b2t_kit.train ...), or choose device cpu"
+            )
         if find_spec("torch_xla") is None:
-            raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or choose device "
-                           "cpu")
+            raise KitError(
+                f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or "
+                "choose device cpu"
+            )
         return "xla"
     count = 0 if kind == "cpu" else torch.cuda.device_count()
     if kind == "cuda" and count == 0:

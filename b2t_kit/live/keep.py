@@ -64,7 +64,8 @@ class Keeper:
         self.waiting = {"events.jsonl": bytearray(), "features.bin": bytearray()}
         self.lines: dict[int, str] = {}  # finished sentences, by their number
         self.decoded: dict[int, str] = {}  # the same, without corrections
-        self.bins = self.first = self.number = 0  # kept so far, and before the sentence that is open; sentences
+        # kept so far, and before the sentence that is open; sentences
+        self.bins = self.first = self.number = 0
         self.words = self.status = ""  # the last ones that were kept
         start = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         save_json(self.folder / "session.json", {"began": start, "features": features, **settings})
@@ -88,7 +89,9 @@ class Keeper:
             return
         with self.lock:
             if self.features and len(moment.bins):
-                self.features = self._put("features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes())
+                self.features = self._put(
+                    "features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes()
+                )
                 if self.features:
                     self.bins += len(moment.bins)
                 else:  # a recording with a hole is none: it ends here
@@ -101,10 +104,20 @@ class Keeper:
                     first = max(self.first, end - (update.bins - update.began))
                     self.first = end
                     if not moment.doubt:
-                        self.lines[self.number] = self.decoded[self.number] = printable(update.sentence)
-                    self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
-                                others=update.alternatives, reason=update.reason, said=printable(moment.said),
-                                doubt=moment.doubt, unsure=moment.unsure, bins=[first, end])
+                        self.lines[self.number] = self.decoded[self.number] = printable(
+                            update.sentence
+                        )
+                    self._event(
+                        "unfinished" if moment.doubt else "final",
+                        number=self.number,
+                        words=update.words,
+                        others=update.alternatives,
+                        reason=update.reason,
+                        said=printable(moment.said),
+                        doubt=moment.doubt,
+                        unsure=moment.unsure,
+                        bins=[first, end],
+                    )
                 elif update.sentence != self.words:
                     self.words = update.sentence
                     self._event("words", words=update.words)
@@ -113,11 +126,17 @@ class Keeper:
                 number = moment.mark.number
                 if number in self.lines and (moment.mark.text or moment.mark.verdict == "none"):
                     self.lines[number] = moment.mark.text or self.decoded[number]
-            status = re.sub(r"\d+", "", f"{moment.status.name}: {moment.counted}")  # numbers change with each bin
+            # numbers change with each bin
+            status = re.sub(r"\d+", "", f"{moment.status.name}: {moment.counted}")
             if moment.note or status != self.status:
                 self.status = status
-                self._event("state", state=moment.status.name, text=moment.status.text, counted=moment.counted,
-                            note=moment.note)
+                self._event(
+                    "state",
+                    state=moment.status.name,
+                    text=moment.status.text,
+                    counted=moment.counted,
+                    note=moment.note,
+                )
 
     def _put(self, name: str, body: bytes) -> bool:
         "Have something written; return whether there is space for it."
@@ -129,7 +148,10 @@ class Keeper:
 
     def _event(self, event: str, **more: Any) -> None:
         seconds = round(time.perf_counter() - self.began, 4)
-        self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
+        self._put(
+            "events.jsonl",
+            json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n",
+        )
 
     def _run(self) -> None:
         previous: list[str] = []
@@ -189,11 +211,19 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 # %% ../../nbs/live/keep.ipynb #bcae3e7e
-def keep_session(session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False) -> Keeper:
+def keep_session(
+    session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False
+) -> Keeper:
     "Begin to keep a session and the options of its command in a new folder; with the recording if requested."
     types = (str, int, float, bool, list, type(None))
-    settings = {name: value if isinstance(value, types) else str(value) for name, value in options.items()}
-    session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,
-                                     session.note)
+    settings = {
+        name: value if isinstance(value, types) else str(value) for name, value in options.items()
+    }
+    session.keeper = keeper = Keeper(
+        folder,
+        {"num_features": session.decoder.features, "options": settings},
+        features,
+        session.note,
+    )
     session.watchers.append(keeper)
     return keeper

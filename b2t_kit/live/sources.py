@@ -48,7 +48,8 @@ class Piece:
 class LiveSource:
     "Yields pieces until it ends or is stopped; the state of its connection may change meanwhile."
     num_features: int | None = None  # C; None if only the first piece tells
-    waits = False  # True: gives the next piece when the last one was taken; False: keeps to the clock
+    # True: gives the next piece when the last one was taken; False: keeps to the clock
+    waits = False
     pace = 1.0  # how many times as fast as real time bins come
     waiting = ""  # why nothing comes
     link = ""  # "foreign": what answers is no stream; "ended": the sender has said that it ends
@@ -60,7 +61,9 @@ class LiveSource:
         raise NotImplementedError
 
 # %% ../../nbs/live/sources.ipynb #bd239fd6
-def play(features: np.ndarray, first: int, said: str, pace: float, stop: threading.Event) -> Iterator[Piece]:
+def play(
+    features: np.ndarray, first: int, said: str, pace: float, stop: threading.Event
+) -> Iterator[Piece]:
     "Yield the bins of a sentence, (T, C), each when it is due; the last one has the cue."
     start = time.perf_counter()
     for number in range(len(features)):
@@ -69,7 +72,13 @@ def play(features: np.ndarray, first: int, said: str, pace: float, stop: threadi
         if stop.is_set():
             return
         is_last = number + 1 == len(features)
-        yield Piece(first + number, features[number:number + 1], time.perf_counter(), cue=is_last, said=said * is_last)
+        yield Piece(
+            first + number,
+            features[number : number + 1],
+            time.perf_counter(),
+            cue=is_last,
+            said=said * is_last,
+        )
 
 # %% ../../nbs/live/sources.ipynb #419cec54
 class RecordingSource(LiveSource):
@@ -88,7 +97,10 @@ class RecordingSource(LiveSource):
             self.num_features = recordings.signal.num_features
         self.session = session or days[-1]
         if self.session not in days:
-            raise KitError(f"session: '{session}' is not a day with data_{split}.hdf5; choose {', '.join(days)}")
+            raise KitError(
+                f"session: '{session}' is not a day with data_{split}.hdf5; choose "
+                f"{', '.join(days)}"
+            )
         self.data = data
         self.split = split
         self.trials = trials
@@ -100,7 +112,9 @@ class RecordingSource(LiveSource):
         with Recordings(self.data, self.split, [self.session]) as recordings:
             for index in range(len(recordings))[:self.trials]:
                 features = recordings.features(index)
-                yield from play(features, first, recordings.infos[index].sentence or "", self.pace, stop)
+                yield from play(
+                    features, first, recordings.infos[index].sentence or "", self.pace, stop
+                )
                 first += len(features)
 
 # %% ../../nbs/live/sources.ipynb #011d828d
@@ -121,8 +135,14 @@ class ParticipantSource(LiveSource):
         "Raise `KitError` if the recordings are not simulated, or have no such day."
         path = find_recordings(data).parent / "simulation.json"
         if not path.is_file():
-            raise KitError(f"{path}: is missing, so these recordings were not simulated; write some with b2t simulate")
-        days = {day.planned[0].session: day for day in open_sessions(from_dict(SimulateConfig, load_json(path)))}
+            raise KitError(
+                f"{path}: is missing, so these recordings were not simulated; write some with b2t "
+                "simulate"
+            )
+        days = {
+            day.planned[0].session: day
+            for day in open_sessions(from_dict(SimulateConfig, load_json(path)))
+        }
         self.session = session or list(days)[-1]
         if self.session not in days:
             raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
@@ -130,7 +150,8 @@ class ParticipantSource(LiveSource):
         self.pace = pace
         self.stays = stays
         self.waits = not pace
-        indices = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
+        # the trials before
+        indices = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))
         self.moments = [moments(self.day.raw(index)[0]) for index in indices]
         self.num_features = len(self.moments[0][0])
         self.sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -141,7 +162,9 @@ class ParticipantSource(LiveSource):
         "Say any English sentence after those before it; raise `KitError` if it cannot be pronounced."
         labels_of(sentence)
         if self.sentences.qsize() >= MOST_WAITING:
-            raise KitError(f"say: {MOST_WAITING} sentences are waiting; try again when some were said")
+            raise KitError(
+                f"say: {MOST_WAITING} sentences are waiting; try again when some were said"
+            )
         self.sentences.put(sentence)
 
     def finish(self) -> None:
@@ -151,7 +174,9 @@ class ParticipantSource(LiveSource):
     def record(self, sentence: str, number: int = 0) -> np.ndarray:  # (T, C) float32, z-scored
         "Return the recording of a sentence; another number is another attempt."
         rng = np.random.default_rng([self.day.config.seed, 10, self.day.day, number])
-        return zscore(self.day.say(labels_of(sentence), rng, len(self.day) + number)[0], self.moments)
+        return zscore(
+            self.day.say(labels_of(sentence), rng, len(self.day) + number)[0], self.moments
+        )
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         first = number = 0
@@ -183,7 +208,10 @@ REPAIRS = {  # what is counted
 
 def count_repairs(counts: Mapping[str, int]) -> str:
     "Return a line about how many bins of a stream were not as they should be, as in `REPAIRS`."
-    return ", ".join(f"{counts[name]} {name}" for name in REPAIRS if counts.get(name)) or "nothing to repair"
+    return (
+        ", ".join(f"{counts[name]} {name}" for name in REPAIRS if counts.get(name))
+        or "nothing to repair"
+    )
 
 # %% ../../nbs/live/sources.ipynb #2e408269
 def count_refusal(refused: Counter[str], reason: object) -> None:
@@ -192,9 +220,13 @@ def count_refusal(refused: Counter[str], reason: object) -> None:
     refused[reason if reason in refused or len(refused) < 10 else "of other kinds"] += 1
 
 # %% ../../nbs/live/sources.ipynb #7c16c001
-LONGEST_GAP = 100  # most bins that replace a gap; older bins than that are of a sender that has started again
-GIVE_UP = 6.0  # seconds without a bin after which a sentence ends; a network that stands still for five splits none
-ASLEEP = 0.5  # seconds in which nobody looked for bins: it was this machine that stood still, not the sender
+# most bins that replace a gap; older bins than that are of a sender that has started again
+LONGEST_GAP = 100
+# seconds without a bin after which a sentence ends; a network that stands still for five splits
+# none
+GIVE_UP = 6.0
+# seconds in which nobody looked for bins: it was this machine that stood still, not the sender
+ASLEEP = 0.5
 SHORTEST = 25  # bins between two cues; a sign that never goes back is one cue
 
 
@@ -210,8 +242,10 @@ class Bridge:
         self.stream: int | None = None
         self.next = 0  # number of the bin that comes next
         self.last = np.zeros(num_features, np.float32)  # the last bin
-        self.broken = np.zeros(num_features, bool)  # features that are left out, as `Quality` finds them
-        self.damaged = False  # no sentence will be made of these bins, so nothing is put in the place of lost ones
+        # features that are left out, as `Quality` finds them
+        self.broken = np.zeros(num_features, bool)
+        # no sentence will be made of these bins, so nothing is put in the place of lost ones
+        self.damaged = False
         self.heard: float | None = None  # when the last piece came; None between sentences
         self.looked = 0.0  # when somebody last looked for bins
         self.since_cue = SHORTEST  # bins since the last cue
@@ -221,7 +255,11 @@ class Bridge:
     @property
     def remark(self) -> str:
         "Return what is wrong with the cues; empty if nothing is."
-        return "but cues come all the time, so only silence ends a sentence" if self.early > SHORTEST else ""
+        return (
+            "but cues come all the time, so only silence ends a sentence"
+            if self.early > SHORTEST
+            else ""
+        )
 
     def fault(self, piece: Piece) -> str:
         "Return why a piece cannot be used; empty if it can."
@@ -240,7 +278,9 @@ class Bridge:
             count_refusal(self.refused, fault)
             return []
         pieces = list[Piece]()
-        if self.stream is not None and (piece.stream != self.stream or piece.end < self.next - LONGEST_GAP):
+        if self.stream is not None and (
+            piece.stream != self.stream or piece.end < self.next - LONGEST_GAP
+        ):
             self.repairs["restarts"] += 1
             pieces = self._close("restart", piece.arrived)
             self.stream = None
@@ -249,7 +289,8 @@ class Bridge:
             self.next = piece.first
         missing = max(piece.first - self.next, 0)
         self.repairs["missing"] += missing
-        if missing and not self.gave_up and not self.damaged:  # what was lost after a stall is of no sentence
+        # what was lost after a stall is of no sentence
+        if missing and not self.gave_up and not self.damaged:
             value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
             bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
             pieces.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
@@ -296,7 +337,9 @@ class Bridge:
         is_open = self.heard is not None
         self.heard = None
         empty = np.zeros((0, self.num_features), np.float32)
-        return [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
+        return (
+            [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
+        )
 
 # %% ../../nbs/live/sources.ipynb #58557e75
 # that wait: ten seconds of single bins; one piece is always taken
@@ -341,14 +384,18 @@ class Inbox:
     def _put(self, piece: Piece) -> None:
         "Add a piece; if there is no space, wait for it, or drop the oldest piece, one without a cue first."
         with self.changed:
-            while self.waiting and (len(self.waiting) >= MOST_PIECES or MOST_BYTES < piece.bins.nbytes + sum(
-                    other.bins.nbytes for other in self.waiting)):
+            while self.waiting and (
+                len(self.waiting) >= MOST_PIECES
+                or MOST_BYTES < piece.bins.nbytes + sum(other.bins.nbytes for other in self.waiting)
+            ):
                 if self.stop.is_set():  # nobody takes any more
                     return
                 if self.source.waits:
                     self.changed.wait()
                     continue
-                oldest = next((index for index, other in enumerate(self.waiting) if not other.cue), 0)
+                oldest = next(
+                    (index for index, other in enumerate(self.waiting) if not other.cue), 0
+                )
                 self.dropped += len(self.waiting[oldest].bins)
                 del self.waiting[oldest]
             self.waiting.append(piece)
@@ -396,7 +443,8 @@ def swing_together(rows: np.ndarray) -> bool:  # (N, C) float64
 # bins that are judged, three seconds; and from one look to the next
 JUDGED = 150
 EVERY = 25
-BY_CHANCE = 10  # bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
+# bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
+BY_CHANCE = 10
 MANY = 200  # so many features, even of one spike a second, are not all silent in one bin in ten
 # fractions of the features that may be still; of those that nearly always moved before
 STILL = 0.3
@@ -406,7 +454,8 @@ SPREAD = (0.2, 3.0)
 MOST_MEAN = 1.5
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
 PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
-BACKLOG = 10.0  # most seconds that bins may have waited on their way; they come at once and are no faster sender
+# most seconds that bins may have waited on their way; they come at once and are no faster sender
+BACKLOG = 10.0
 # seconds that bins must come too fast; too slowly, as they also do to a busy machine
 SETTLED = 1.0
 SLOW = 3.0
@@ -424,27 +473,36 @@ class Quality:
         self.stream = 0
         self.bins: deque[np.ndarray] = deque(maxlen=JUDGED)
         self.numbers: deque[int] = deque(maxlen=JUDGED)  # of the bins of this stream
-        # of each bin since the last cue: its number, seconds without pauses, and when it was sent at the latest
+        # of each bin since the last cue: its number, seconds without pauses, and when it was sent
+        # at the latest
         self.times: deque[tuple[int, float, float]] = deque(maxlen=JUDGED)
         self.clock = self.due = self.arrived = 0.0
         self.fast_since: float | None = None  # when bins began to come too fast
-        self.starts: deque[int] = deque(maxlen=STARTS)  # bins before each of the last starts of a sender
+        # bins before each of the last starts of a sender
+        self.starts: deque[int] = deque(maxlen=STARTS)
         self.count = 0  # bins so far
         self.fault = ""  # what is wrong with the last ones
-        self.broken = np.zeros(num_features, bool)  # features whose values cannot be; few enough to go on without them
+        # features whose values cannot be; few enough to go on without them
+        self.broken = np.zeros(num_features, bool)
         self.looks = 0  # times that features were fine
         self.moved = np.zeros(num_features)  # in which each moved
 
     @property
     def remark(self) -> str:  # empty if there is nothing to say
         "Return what is wrong, but no reason to stop."
-        return f"without {name_features(self.broken)}, whose values cannot be" if self.broken.any() else ""
+        return (
+            f"without {name_features(self.broken)}, whose values cannot be"
+            if self.broken.any()
+            else ""
+        )
 
     def take(self, piece: Piece) -> str:  # what is wrong; empty if nothing is
         "Look at the next bins."
         if piece.stream != self.stream:
             self._start(piece.stream)
-        elif self.numbers and piece.end < max(self.numbers) - LONGEST_GAP:  # a restart, as for the bridge
+        elif (
+            self.numbers and piece.end < max(self.numbers) - LONGEST_GAP
+        ):  # a restart, as for the bridge
             self.numbers.clear()
             self.times.clear()
         period = self.count // EVERY
@@ -507,7 +565,10 @@ class Quality:
         gains = gains[gains > 0]
         low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
         if (gains >= JUDGED).sum() > BY_CHANCE or low == high > 1:
-            return f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 wanted"
+            return (
+                f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 "
+                "wanted"
+            )
         num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
         if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
             return f"{num_lost / (num_lost + len(numbers)):.0%} of the bins are lost"
@@ -551,9 +612,13 @@ class Quality:
         if not self.zscored or (usual and abs(mean) < MOST_MEAN):
             return ""
         if typical >= SPREAD[1] and least < 0 and swing_together(rows):
-            return (f"most features swing together, {typical:.0f} times as far as one should: hum, movement or a loose "
-                    "ground; look at cables and reference")
+            return (
+                f"most features swing together, {typical:.0f} times as far as one should: hum, "
+                "movement or a loose ground; look at cables and reference"
+            )
         suffix = "" if least < 0 else ", none below 0, such as counts of spikes"
-        return (f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are expected; "
-                "z-score them, or use --normalise")
+        return (
+            f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are "
+            "expected; z-score them, or use --normalise"
+        )
 

@@ -31,9 +31,17 @@ from .arpa import format_of, read_arpa
 from .sphinx import read_sphinx
 
 # %% ../../nbs/lm/kenlm.ipynb #59ea0ec6
-KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
-               "quantised trie with compressed pointers")
-_FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack("<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
+KENLM_KINDS = (
+    "probing",
+    "probing with rest costs",
+    "trie",
+    "quantised trie",
+    "trie with compressed pointers",
+    "quantised trie with compressed pointers",
+)
+_FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack(
+    "<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1
+)
 _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, version of the kind
 
 # %% ../../nbs/lm/kenlm.ipynb #8b92cf08
@@ -50,14 +58,28 @@ class KenlmHeader(NamedTuple):
 def parse_header(data: bytes) -> KenlmHeader:
     "Return the header in the first bytes of a file; raise `DamagedModel` if it cannot be one."
     if data[: len(_FRONT)] != _FRONT or len(data) < len(_FRONT) + _FIXED.size:
-        raise DamagedModel("begins like a KenLM file but is none of version 5 for this processor, or unfinished")
+        raise DamagedModel(
+            "begins like a KenLM file but is none of version 5 for this processor, or unfinished"
+        )
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
-    supported = order >= 2 and kind < len(KENLM_KINDS) and version == (kind > 1) and start + 8 * order <= len(data)
-    if not supported or not 3 <= counts[0] < 2**32 - 1 or max(counts) >= 2**48 or not 1 <= multiplier < 1000:
-        raise DamagedModel(f"its header says kind {kind}, version {version}, counts {', '.join(map(str, counts))} and "
-                           f"multiplier {multiplier:g}")
+    supported = (
+        order >= 2
+        and kind < len(KENLM_KINDS)
+        and version == (kind > 1)
+        and start + 8 * order <= len(data)
+    )
+    if (
+        not supported
+        or not 3 <= counts[0] < 2**32 - 1
+        or max(counts) >= 2**48
+        or not 1 <= multiplier < 1000
+    ):
+        raise DamagedModel(
+            f"its header says kind {kind}, version {version}, counts "
+            f"{', '.join(map(str, counts))} and multiplier {multiplier:g}"
+        )
     return KenlmHeader(kind, counts, multiplier, has_words, (start + 8 * order + 7) // 8 * 8)
 
 # %% ../../nbs/lm/kenlm.ipynb #40ad0ed8
@@ -89,12 +111,17 @@ class KenlmProbing(NamedTuple):
 # %% ../../nbs/lm/kenlm.ipynb #47377c6b
 def map_probing(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmProbing, int]:
     "Return where the tables of a file (bytes,) are, and where they end."
-    rows = [max(count + 1, int(np.float32(header.multiplier) * np.float32(count))) for count in header.counts]
+    rows = [
+        max(count + 1, int(np.float32(header.multiplier) * np.float32(count)))
+        for count in header.counts
+    ]
     rows.insert(1, header.counts[0] + 1)
     wide = [3, 2, *[4] * (len(header.counts) - 2), 3]
     *start, end = accumulate(map(operator.mul, rows, wide), initial=(header.size + 8) // 4)
     cells = data[: len(data) // 4 * 4].view(np.uint32)
-    return KenlmProbing(cells, *(np.array(column, np.int64) for column in (start, rows, wide))), 4 * end
+    return KenlmProbing(
+        cells, *(np.array(column, np.int64) for column in (start, rows, wide))
+    ), 4 * end
 
 # %% ../../nbs/lm/kenlm.ipynb #e5f80013
 _EARLIER = np.uint64(8978948897894561157)
@@ -189,7 +216,9 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
         return None
-    return lambda model, states, before, after, word: _probing_step(model, states[before], states[after], word)
+    return lambda model, states, before, after, word: _probing_step(
+        model, states[before], states[after], word
+    )
 
 # %% ../../nbs/lm/kenlm.ipynb #ec9936a4
 class KenlmTrie(NamedTuple):
@@ -223,7 +252,9 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     if header.kind in (3, 5):
         version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
         if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
-            raise DamagedModel(f"version {version} of quantisation with {p_bits} and {back_bits} bits")
+            raise DamagedModel(
+                f"version {version} of quantisation with {p_bits} and {back_bits} bits"
+            )
         offset += 8
         for n in range(2, top + 1):
             values.append([8 * offset, 8 * (offset + (4 << p_bits))])
@@ -239,7 +270,8 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
         upper = (offset + 7) // 8 + 1
         child = below.bit_length()
         steps = 0
-        if packed and n < top:  # the number of upper bits that makes the file smallest is left out of the pointers
+        # the number of upper bits that makes the file smallest is left out of the pointers
+        if packed and n < top:
             sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
                      for left_out in range(min(child, limit) + 1)]
             child -= sizes.index(min(sizes))
@@ -248,10 +280,20 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
         width = word_bits + p_bits + (back_bits + child if n < top else 0)
         columns.append([8 * offset, width, child, upper, steps])
         offset += ((1 + entries) * width + 7) // 8 + 8
-    fields = dict(zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy()))
+    fields = dict(
+        zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy())
+    )
     tables = np.array(values if len(values) > 2 else np.zeros((top + 1, 2)), np.int64)
-    return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), single, np.array([0, *counts]), **fields,
-                     values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), offset
+    return KenlmTrie(
+        data[: len(data) // 8 * 8].view(np.uint64),
+        single,
+        np.array([0, *counts]),
+        **fields,
+        values=tables,
+        word_bits=word_bits,
+        p_bits=p_bits,
+        back_bits=back_bits,
+    ), offset
 
 # %% ../../nbs/lm/kenlm.ipynb #e1a417de
 @compiled
@@ -292,7 +334,9 @@ def pointer(model, n, row):  # row: up to the count, which is where the last chi
             raise DamagedModel("a word lies outside the file")
         child = np.int64(model.bits[index])
     else:
-        offset = model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
+        offset = (
+            model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
+        )
         child = np.int64(read_bits(model.bits, offset, model.child[n]))
         if model.steps[n]:
             child |= _upper_part(model, n, row) << model.child[n]
@@ -307,11 +351,15 @@ def find_row(model, n, word, low, end):
     high = end
     while low < high:
         middle = (low + high) >> 1
-        if read_bits(model.bits, model.start[n] + middle * model.width[n], model.word_bits) < np.uint64(word):
+        if read_bits(
+            model.bits, model.start[n] + middle * model.width[n], model.word_bits
+        ) < np.uint64(word):
             low = middle + 1
         else:
             high = middle
-    if low < end and read_bits(model.bits, model.start[n] + low * model.width[n], model.word_bits) == np.uint64(word):
+    if low < end and read_bits(
+        model.bits, model.start[n] + low * model.width[n], model.word_bits
+    ) == np.uint64(word):
         return low
     return _ABSENT
 
@@ -321,7 +369,9 @@ def weights(model, n, row):
     "Return the two numbers of an n-gram."
     offset = model.start[n] + row * model.width[n] + model.word_bits
     inner = n + 1 < len(model.count)
-    back = read_bits(model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner)
+    back = read_bits(
+        model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner
+    )
     if model.p_bits == 31:
         return np.uint32(read_bits(model.bits, offset, 31)) | _SIGN, np.uint32(back)
     index = np.int64(read_bits(model.bits, offset + model.back_bits * inner, model.p_bits))
@@ -363,7 +413,9 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
         return None
-    return lambda model, states, before, after, word: _trie_step(model, states[before], states[after], word)
+    return lambda model, states, before, after, word: _trie_step(
+        model, states[before], states[after], word
+    )
 
 # %% ../../nbs/lm/kenlm.ipynb #0ee043ac
 class KenlmModel(LanguageModel):
@@ -377,7 +429,9 @@ class KenlmModel(LanguageModel):
         try:
             data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
         except (OSError, ValueError) as error:
-            raise KitError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+            raise KitError(
+                f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+            ) from error
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
         with self.naming_file():
@@ -386,11 +440,17 @@ class KenlmModel(LanguageModel):
             self.counts = header.counts
             self.bytes = len(data)
             if header.kind == 1 or self.order > MAX_ORDER:
-                raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
-                               f"{self.order}, which the kit cannot read; build it again with build_binary, without "
-                               f"-r, from n-grams of 2 to {MAX_ORDER} words")
-            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(header, data)
-            if len(data) < self.end_of_ngrams or (len(data) > self.end_of_ngrams and not header.has_words):
+                raise KitError(
+                    f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
+                    f"{self.order}, which the kit cannot read; build it again with build_binary, "
+                    f"without -r, from n-grams of 2 to {MAX_ORDER} words"
+                )
+            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(
+                header, data
+            )
+            if len(data) < self.end_of_ngrams or (
+                len(data) > self.end_of_ngrams and not header.has_words
+            ):
                 raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"
                                    f"{' or more' * header.has_words}, which its counts require")
             place = header.size
@@ -401,17 +461,28 @@ class KenlmModel(LanguageModel):
                 version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
                 most = 0 if version else self.counts[0] + 1
             if not 3 <= self.num_words <= most:
-                raise DamagedModel(f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}")
+                raise DamagedModel(
+                    f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}"
+                )
             words = data[self.end_of_ngrams :]
             ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
-            fit = len(words) and words[:6].tobytes() == b"<unk>\0" and ends == self.num_words and not words[-1]
+            fit = (
+                len(words)
+                and words[:6].tobytes() == b"<unk>\0"
+                and ends == self.num_words
+                and not words[-1]
+            )
             if bool(fit) != header.has_words or bool(len(words)) != header.has_words:
-                raise DamagedModel(f"ends with {ends:,} words instead of {self.num_words:,}, or they are not where the "
-                                   "counts say")
+                raise DamagedModel(
+                    f"ends with {ends:,} words instead of {self.num_words:,}, or they are not "
+                    "where the counts say"
+                )
             self._first, self.end = self.numbers(["<s>", "</s>"]).tolist()
             if not self._first or not self.end:
-                raise DamagedModel(f"does not know {'</s>' if self._first else '<s>'}, so no sentence could begin or "
-                                   "end")
+                raise DamagedModel(
+                    f"does not know {'</s>' if self._first else '<s>'}, so no sentence could "
+                    "begin or end"
+                )
 
     @cached_property
     def words(self) -> tuple[str, ...]:  # by number; empty if the file was built without them
@@ -425,7 +496,9 @@ class KenlmModel(LanguageModel):
     @cached_property
     def capitals(self) -> bool:
         "Whether the words are in capitals: the model knows THE or A, but not the same word in small letters."
-        return any(self._numbers([word.upper() for word in ("the", "a")])) and not any(self._numbers(["the", "a"]))
+        return any(self._numbers([word.upper() for word in ("the", "a")])) and not any(
+            self._numbers(["the", "a"])
+        )
 
     @property
     def hashes(self) -> np.ndarray:  # (words - 1,) uint64
@@ -437,14 +510,19 @@ class KenlmModel(LanguageModel):
         numbers = np.empty(len(words), np.int64)
         if isinstance(self.arrays, KenlmTrie):
             positions = np.searchsorted(self.hashes, keys)
-            return np.where(self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0)
+            return np.where(
+                self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0
+            )
         with self.naming_file():
             _find_words(self.arrays, self.num_words, keys, numbers)
         return numbers
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
         "Return the numbers of words, by their hashes."
-        spelled = [word.upper() if self.capitals and word not in ("<s>", "</s>") else word for word in words]
+        spelled = [
+            word.upper() if self.capitals and word not in ("<s>", "</s>") else word
+            for word in words
+        ]
         return self._numbers(spelled)
 
     @cached_property
@@ -468,7 +546,9 @@ class KenlmModel(LanguageModel):
         "ln of the probability of each word without context; raises `KitError` if one is not a probability."
         values = -np.abs(self._singles(0)) * np.float32(_LN10)
         if not (values > -1e6).all():
-            raise KitError(f"{self.path}: a word has no probability, so the file is damaged; copy it again")
+            raise KitError(
+                f"{self.path}: a word has no probability, so the file is damaged; copy it again"
+            )
         return values
 
     @cached_property
@@ -495,8 +575,10 @@ class KenlmModel(LanguageModel):
                 for table, rows in enumerate(self.arrays.rows.tolist()):
                     if table == 1:  # single words are in a list
                         continue
-                    keys = sum(_walk_table(self.arrays, table, self.num_words, part.start, part.stop)
-                               for part in chunks(rows, 1 << 20, "reading n-grams"))
+                    keys = sum(
+                        _walk_table(self.arrays, table, self.num_words, part.start, part.stop)
+                        for part in chunks(rows, 1 << 20, "reading n-grams")
+                    )
                     if keys == rows:
                         raise DamagedModel("a hash table has no empty bucket")
                     if keys < expected[table] or (table == 0 and keys > expected[0]):
@@ -527,7 +609,9 @@ def _find_words(model, size, keys, numbers):
             raise DamagedModel("a word has a number that is too large")
 
 # %% ../../nbs/lm/kenlm.ipynb #08821694
-_LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)])
+_LISTED = np.dtype(
+    [("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)]
+)
 
 # %% ../../nbs/lm/kenlm.ipynb #585fde5e
 @compiled
@@ -540,9 +624,13 @@ def _walk_level(model, n, size, ngrams, begin, stop, expected):
             raise DamagedModel("the children of an n-gram do not follow those of the one before")
         last = np.int64(-1)
         for row in range(low, end):
-            word = np.int64(read_bits(model.bits, model.start[n] + row * model.width[n], model.word_bits))
+            word = np.int64(
+                read_bits(model.bits, model.start[n] + row * model.width[n], model.word_bits)
+            )
             log10_p, back = weights(model, n, row)
-            if not (last < word < size and -1e5 < as_float(log10_p) <= 0 and abs(as_float(back)) < 1e5):
+            if not (
+                last < word < size and -1e5 < as_float(log10_p) <= 0 and abs(as_float(back)) < 1e5
+            ):
                 raise DamagedModel("an n-gram is out of order, or its numbers are wild")
             if word == 0 and as_float(log10_p) == 0:
                 raise DamagedModel("an n-gram is all zeros")
@@ -561,8 +649,12 @@ def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) ->
     ngrams = np.zeros(0, _LISTED) if ngrams is None else ngrams
     contexts = model.num_words
     expected = 0
-    for part in chunks(contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"):
-        expected = _walk_level(model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected)
+    for part in chunks(
+        contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"
+    ):
+        expected = _walk_level(
+            model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected
+        )
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
 
@@ -579,7 +671,9 @@ def _walk_table(model, table, size, begin, stop):
             continue
         keys += 1
         if find_key(model, table, key) != cell + 2:
-            raise DamagedModel("an entry of a hash table is not where it is looked for, or there twice")
+            raise DamagedModel(
+                "an entry of a hash table is not where it is looked for, or there twice"
+            )
         if table == 0 and not 0 < model.cells[cell + 2] < size:
             raise DamagedModel("a word has a number that is too large")
         if table and not (abs(as_float(model.cells[cell + 2])) < 1e5
@@ -591,15 +685,23 @@ def _walk_table(model, table, size, begin, stop):
 def _to_arrays(model: KenlmModel) -> LanguageModel:
     advice = "decode with it as it is, or convert the ARPA file that it was made from"
     if not isinstance(model.arrays, KenlmTrie):
-        raise KitError(f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}")
+        raise KitError(
+            f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}"
+        )
     if not model.words:
-        raise KitError(f"{model.path}: has no words at its end, so its n-grams cannot be listed; {advice}")
+        raise KitError(
+            f"{model.path}: has no words at its end, so its n-grams cannot be listed; {advice}"
+        )
     model.verify()
     first = [UNKNOWN, *model.numbers(["<s>", "</s>"]).tolist()]
-    order = np.array([*first, *(number for number in range(len(model.words)) if number not in first)])
+    order = np.array(
+        [*first, *(number for number in range(len(model.words)) if number not in first)]
+    )
     words = ["<unk>", "<s>", "</s>", *(model.words[number] for number in order[3:])]
     if len(set(words)) < len(words) or "\ufffd" in "".join(words):
-        raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
+        raise KitError(
+            f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}"
+        )
     new_ids = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
     single = (model.unigrams[order], model._singles(1)[order] * np.float32(_LN10))
     levels = list[np.ndarray]()
@@ -610,11 +712,14 @@ def _to_arrays(model: KenlmModel) -> LanguageModel:
         walk_level(model, n, level)
         levels.append(level)
         numbers = np.zeros((len(level), n), np.uint32)
-        for column, longer in enumerate(reversed(levels)):  # from the earliest word, which is a row's own, to the last
+        # from the earliest word, which is a row's own, to the last
+        for column, longer in enumerate(reversed(levels)):
             numbers[:, column] = new_ids[longer["word"][rows]]
             rows = longer["parent"][rows]
         numbers[:, -1] = new_ids[rows]
-        tables.append(Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back"))))
+        tables.append(
+            Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back")))
+        )
     return assemble(words, tables, dict(model.origin), model.path)
 
 # %% ../../nbs/lm/kenlm.ipynb #7abaf6fc
@@ -624,7 +729,11 @@ def read_language_model(
     "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
     path, kind = regular_file(path), format_of(path)
     if kind != "KenLM binary":
-        readers = {"model of this kit": map_model, "Sphinx binary": read_sphinx, "ARPA text": read_arpa}
+        readers = {
+            "model of this kit": map_model,
+            "Sphinx binary": read_sphinx,
+            "ARPA text": read_arpa,
+        }
         return readers[kind](path)
     model = KenlmModel(path)
     if model.bytes <= READ_WHOLE:

@@ -17,7 +17,9 @@ from .arpa import BATCH, ngrams_of
 from .model import NEVER, START, UNKNOWN, LanguageModel, Ngrams, assemble, chunks, step
 
 # %% ../../nbs/lm/mix.ipynb #d37acc05
-def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]) -> np.ndarray:  # (T, models) float64
+def word_probabilities(
+    models: Sequence[LanguageModel], sentences: Sequence[str]
+) -> np.ndarray:  # (T, models) float64
     "Return the probability of each word and sentence end under each model, except words that no model knows."
     columns = []
     for model in models:
@@ -30,7 +32,9 @@ def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]
 def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
     "Return the weights that maximise the probability of the words; raise `KitError` if there are none."
     if not len(probabilities):
-        raise KitError("the text has no word that one of the models knows, so no weights can be found")
+        raise KitError(
+            "the text has no word that one of the models knows, so no weights can be found"
+        )
     weights = np.full(probabilities.shape[1], 1 / probabilities.shape[1])
     previous = -math.inf
     for _ in range(10_000):  # far more than it takes

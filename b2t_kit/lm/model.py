@@ -110,7 +110,9 @@ def follow(
     word: int,  # number of the word that follows
 ) -> float:  # ln of its probability
     "Score a word and store the state after it. In compiled code only: each kind of arrays has its own version."
-    raise NotImplementedError("follow is for compiled code; LanguageModel.score is the same in Python")
+    raise NotImplementedError(
+        "follow is for compiled code; LanguageModel.score is the same in Python"
+    )
 
 # %% ../../nbs/lm/model.ipynb #fc4f19c7
 @version_of(follow, inline="always")
@@ -147,7 +149,8 @@ class LanguageModel:
     end = END  # the number of </s>
     kind = ""  # of the file, where there are several of a format
     memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
-    header_hash = ""  # the hash that the header of a large file claims; empty if the content was read
+    # the hash that the header of a large file claims; empty if the content was read
+    header_hash = ""
 
     def __init__(
         self,
@@ -195,7 +198,9 @@ class LanguageModel:
     @property
     def mass(self) -> float:
         "The sum of the probabilities of the words; `<s>` is never predicted."
-        return float(np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum())
+        return float(
+            np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum()
+        )
 
     @cached_property
     def hash(self) -> str:  # 32 hexadecimal digits
@@ -204,7 +209,10 @@ class LanguageModel:
         if self.header_hash == "":
             return make()
         if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.header_hash:
-            raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it again")
+            raise KitError(
+                f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy "
+                "it again"
+            )
         return self.header_hash
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
@@ -215,17 +223,24 @@ class LanguageModel:
         "Return ln of the probability of the next word, and the new state."
         return step(self.arrays, state, word)
 
-    def score_all(self, states: Sequence[int], words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+
+    def score_all(
+        self, states: Sequence[int], words: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         "Return ln p of each word after each state, and the new states: two arrays (states, words)."
         shape = len(states), len(words)
         ln_p = np.zeros(shape)
         new_states = np.zeros(shape, np.int64)
-        _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states)
+        _score_all(
+            self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states
+        )
         return ln_p, new_states
 
     def word_scores(self, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64, (T,) float64
         "Return the number and ln p of every word and every sentence end of a normalised text."
-        numbers = self.numbers([word for sentence in sentences for word in (*sentence.split(), "</s>")])
+        numbers = self.numbers(
+            [word for sentence in sentences for word in (*sentence.split(), "</s>")]
+        )
         ln_p = np.zeros(len(numbers))
         start = np.array([self.start])
         with self.naming_file():
@@ -319,10 +334,13 @@ def _link_nodes(arrays, parents, begin, link, ln_p):
 # %% ../../nbs/lm/model.ipynb #71bef9a1
 def compile_arrays(levels: Sequence[Level]) -> Arrays:
     "Return the arrays of a model; raise `KitError` if there are too many n-grams for 32-bit numbers."
-    ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]  # ends[n]: one past the nodes of n words
+    # ends[n]: one past the nodes of n words
+    ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]
     total = int(ends[-1])
     if total >= 2**32:
-        raise KitError(f"{total:,} n-grams are more than the {2**32 - 1:,} that a model can have; prune it")
+        raise KitError(
+            f"{total:,} n-grams are more than the {2**32 - 1:,} that a model can have; prune it"
+        )
     root = np.zeros(1, np.uint32)
     children = [[len(levels[0].word)], *(np.bincount(longer.prefix, minlength=len(level.word))
                                          for level, longer in zip(levels, levels[1:]))]
@@ -332,7 +350,8 @@ def compile_arrays(levels: Sequence[Level]) -> Arrays:
         link=np.zeros(total, np.uint32),
         back=np.concatenate([root, *(level.back for level in levels[:-1])], dtype=np.float32),
         first=np.cumsum(np.concatenate([[1], *children])).astype(np.uint32))
-    views = Arrays(*(array.view() for array in arrays))  # read-only views: the type that `find` is compiled for
+    # read-only views: the type that `find` is compiled for
+    views = Arrays(*(array.view() for array in arrays))
     for array in views:
         array.setflags(write=False)
     for level, start, begin in zip(levels[1:], ends, ends[1:]):
@@ -367,8 +386,12 @@ def assemble(
         tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
                                np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
                                np.append(below.back, np.zeros(len(heads), np.float32)))
-    single = Level(np.zeros(size, np.uint32), np.arange(size, dtype=np.uint32), np.full(size, NEVER, np.float32),
-                   np.zeros(size, np.float32))
+    single = Level(
+        np.zeros(size, np.uint32),
+        np.arange(size, dtype=np.uint32),
+        np.full(size, NEVER, np.float32),
+        np.zeros(size, np.float32),
+    )
     numbers = tables[0].words[:, 0]
     single.ln_p[numbers] = tables[0].ln_p
     single.back[numbers] = tables[0].back
@@ -379,7 +402,8 @@ def assemble(
         for column, below in zip(table.words.T[1:], [*level_keys, None]):
             keys = keys * np.uint64(size) + column
             keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
-        order = np.argsort(keys, kind="stable")  # a table's own n-grams come before prefixes of longer ones
+        # a table's own n-grams come before prefixes of longer ones
+        order = np.argsort(keys, kind="stable")
         keys = keys[order]
         distinct = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
         repeats = order[~distinct & ~np.isnan(table.ln_p[order])]
@@ -389,9 +413,17 @@ def assemble(
         keys = keys[distinct]
         order = order[distinct]
         level_keys.append(keys)
-        levels.append(Level((keys // np.uint64(size)).astype(np.uint32), table.words[order, -1], table.ln_p[order],
-                            table.back[order]))
-    return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin, path)
+        levels.append(
+            Level(
+                (keys // np.uint64(size)).astype(np.uint32),
+                table.words[order, -1],
+                table.ln_p[order],
+                table.back[order],
+            )
+        )
+    return LanguageModel(
+        words, compile_arrays(levels), [len(level.word) for level in levels], origin, path
+    )
 
 # %% ../../nbs/lm/model.ipynb #118c2473
 def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
@@ -402,7 +434,9 @@ def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, f
         raise KitError("the text has no sentence, so there is no perplexity")
     mean = float(ln_p[known].mean())
     if -mean > math.log(sys.float_info.max):
-        raise KitError(f"{model.path}: is damaged (the mean ln p of a word is {mean:.3g}); build it again")
+        raise KitError(
+            f"{model.path}: is damaged (the mean ln p of a word is {mean:.3g}); build it again"
+        )
     return math.exp(-mean), float((~known).mean())
 
 # %% ../../nbs/lm/model.ipynb #23a4387b
@@ -415,16 +449,25 @@ def sentence_scores(
     ln_p = model.word_scores(sentences)[1]
     if hot:
         unchanged = -math.inf, math.inf, 0.0
-        changes = np.array([hot.get(word, unchanged) for sentence in sentences for word in (*sentence.split(), "</s>")])
+        changes = np.array(
+            [
+                hot.get(word, unchanged)
+                for sentence in sentences
+                for word in (*sentence.split(), "</s>")
+            ]
+        )
         least, most, boost = changes.reshape(-1, 3).T
         ln_p = np.minimum(np.maximum(ln_p, least), most) + boost
-    rows = np.repeat(np.arange(len(sentences)), [len(sentence.split()) + 1 for sentence in sentences])
+    rows = np.repeat(
+        np.arange(len(sentences)), [len(sentence.split()) + 1 for sentence in sentences]
+    )
     return np.bincount(rows, ln_p, len(sentences))
 
 # %% ../../nbs/lm/model.ipynb #de39efd5
 MAGIC = b"B2T-LM 2 "
 SUFFIX = ".b2tlm"
-READ_WHOLE = 1 << 25  # bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
+# bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
+READ_WHOLE = 1 << 25
 _ALIGN = 64
 _LONGEST_HEADER = 1 << 26
 
@@ -461,8 +504,10 @@ def map_model(path: str | Path) -> LanguageModel:
             line = file.readline(_LONGEST_HEADER)
             start = _aligned(file.tell())
         if not first.startswith(MAGIC):
-            raise KitError(f"{path}: is a language model of another version of this kit; build it again, or convert "
-                           "the ARPA file that it was made from")
+            raise KitError(
+                f"{path}: is a language model of another version of this kit; build it again, or "
+                "convert the ARPA file that it was made from"
+            )
         if first[len(MAGIC) : -1] != _digest(line):
             raise ValueError("does not fit its fingerprint")
         header = parse_json(line)
@@ -476,26 +521,36 @@ def map_model(path: str | Path) -> LanguageModel:
             arrays.append(data[start : start + 4 * length])
             start += _aligned(4 * length)
         if len(data) != start:
-            raise KitError(f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or damaged; "
-                           "copy it again")
+            raise KitError(
+                f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or "
+                "damaged; copy it again"
+            )
         views = (array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values()))
         model = LanguageModel(words, Arrays(*views), counts, dict(header["origin"]), path)
         model.checked = np.array([int(mark, 16) for mark in header["checked"]], np.uint64)
-        if min(counts) < 0 or len(counts) > MAX_ORDER or len(model.ids) != counts[0] or model.words[:3] != SPECIAL:
+        if (
+            min(counts) < 0
+            or len(counts) > MAX_ORDER
+            or len(model.ids) != counts[0]
+            or model.words[:3] != SPECIAL
+        ):
             raise ValueError("words do not fit their counts")
         if not ((model.unigrams > LEAST) & (model.unigrams < _TOLERANCE)).all():
             raise ValueError("a word has no probability")
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise KitError(f"{path}: its header is damaged ({str(error)[:200]}); copy it again") from error
+        raise KitError(
+            f"{path}: its header is damaged ({str(error)[:200]}); copy it again"
+        ) from error
     model.header_hash = header.get("hash")
     if len(data) <= READ_WHOLE:
         model.verify()
     return model
 
 # %% ../../nbs/lm/model.ipynb #1d7d2c64
-MOST_MASS = 1.5  # what the probabilities after a context may sum to: quantised, or with words spelled in two ways
+# what the probabilities after a context may sum to: quantised, or with words spelled in two ways
+MOST_MASS = 1.5
 _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 
 
@@ -510,7 +565,9 @@ def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     for part in chunks(total, 1 << 20, "checking n-grams"):
         nodes = np.arange(part.start, part.stop)
         word = arrays.word[part]
-        sound &= bool((word < counts[0]).all() and (arrays.link[part] < np.clip(nodes, 1, inner)).all())
+        sound &= bool(
+            (word < counts[0]).all() and (arrays.link[part] < np.clip(nodes, 1, inner)).all()
+        )
         sound &= bool((word == nodes - 1)[(nodes > 0) & (nodes < ends[1])].all())
         if not ((arrays.ln_p[part] > LEAST) & (arrays.ln_p[part] < _TOLERANCE)).all():
             raise DamagedModel("a probability is not from 0 to 1")
@@ -524,8 +581,12 @@ def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
             raise DamagedModel("its n-grams are out of order, or lead outside it")
         if not (np.abs(arrays.back[part]) < -LEAST).all():
             raise DamagedModel("a backoff weight is not a number, or out of range")
-        p = np.where(words == START, 0.0, np.exp(arrays.ln_p[starts[0] : starts[-1]], dtype=np.float64))
+        p = np.where(
+            words == START, 0.0, np.exp(arrays.ln_p[starts[0] : starts[-1]], dtype=np.float64)
+        )
         sums = np.diff(np.append(0.0, np.cumsum(p))[starts - starts[0]])
         if (sums > MOST_MASS).any():
-            raise DamagedModel(f"the probabilities of the words after a context sum to {sums.max():.3g}: are the "
-                               "logarithms to base 10?")
+            raise DamagedModel(
+                f"the probabilities of the words after a context sum to {sums.max():.3g}: are the "
+                "logarithms to base 10?"
+            )

@@ -62,12 +62,16 @@ def arrays_of(text: str) -> list[Array]:
     arrays = []
     for kind, dims, order, tiles, space in ARRAY.findall(text):
         first = re.match(r"T\(([\d,]*)\)", tiles)
-        arrays.append(Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0)))
+        arrays.append(
+            Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0))
+        )
     return arrays
 
 # %% ../../nbs/plan/cost.ipynb #3dc1d10a
-CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
-                    r"(\{[^}]*\}|%?[\w.\-]+)")
+CALLED = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%?[\w.\-]+)"
+)
 
 # %% ../../nbs/plan/cost.ipynb #aa2554c3
 @dataclass
@@ -121,7 +125,8 @@ def read_instruction(line: str) -> Instruction | None:  # None if the line is no
     more = rest[close + 1:]
     if operation in ("constant", "parameter"):
         return Instruction(match[2], arrays, operation, [], more, inside, bool(match[1]))
-    names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)  # operands may have their types
+    # operands may have their types
+    names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)
     operands = re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)", names)
     return Instruction(match[2], arrays, operation, operands, more, root=bool(match[1]))
 
@@ -135,7 +140,10 @@ class Computation:
     @property
     def root(self) -> Instruction:
         "The instruction whose result is the computation's."
-        return next((each for each in self.instructions.values() if each.root), list(self.instructions.values())[-1])
+        return next(
+            (each for each in self.instructions.values() if each.root),
+            list(self.instructions.values())[-1],
+        )
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -149,11 +157,17 @@ class Computation:
     @cached_property
     def parameters(self) -> dict[int, str]:
         "The names of its parameters, by position."
-        return {int(each.constant): name for name, each in self.instructions.items() if each.operation == "parameter"}
+        return {
+            int(each.constant): name
+            for name, each in self.instructions.items()
+            if each.operation == "parameter"
+        }
 
     def inputs(self, instruction: Instruction) -> list[Instruction]:
         "Return the instructions whose results an instruction uses."
-        return [self.instructions[name] for name in instruction.operands if name in self.instructions]
+        return [
+            self.instructions[name] for name in instruction.operands if name in self.instructions
+        ]
 
 # %% ../../nbs/plan/cost.ipynb #c2520583
 @dataclass
@@ -164,13 +178,19 @@ class Hlo:
 
     def trips(self, loop: Instruction) -> int:
         "Return the number of iterations of a loop; 1 if its condition has no constant."
-        condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
+        condition, body = (
+            self.computations[loop.called[name][0]] for name in ("condition", "body")
+        )
         most = 1
         stride = 1
         for instruction in condition.instructions.values():
             if instruction.operation == "constant" and instruction.constant.isdigit():
                 most = max(most, int(instruction.constant))
-        counters = [operand for operand in condition.inputs(condition.root) if operand.operation == "get-tuple-element"]
+        counters = [
+            operand
+            for operand in condition.inputs(condition.root)
+            if operand.operation == "get-tuple-element"
+        ]
         if condition.root.operation == "compare" and len(counters) == 1:  # else one by one
             index = int(re.findall(r"index=(\d+)", counters[0].more)[0])
             counter = body.instructions.get(body.root.operands[index])
@@ -180,7 +200,10 @@ class Hlo:
 
     def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
         "Yield every instruction that runs, with its computation and how often it runs."
-        def walk(computation: Computation, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
+
+        def walk(
+            computation: Computation, times: int
+        ) -> Iterator[tuple[Computation, Instruction, int]]:
             for instruction in computation.instructions.values():
                 if instruction.operation == "while":
                     runs = times * self.trips(instruction)
@@ -221,21 +244,29 @@ def product_flops(instruction: Instruction, within: Computation) -> int:
     right = inputs[-1].arrays[0]
     if instruction.operation == "dot":
         axes = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
-        return 2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
+        return (
+            2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
+        )
     (labels,) = re.findall(r"dim_labels=\w+_(\w+)->", instruction.more)
     return 2 * size * right.size // max(1, right.dims[labels.index("o")])
 
 # %% ../../nbs/plan/cost.ipynb #8b066211
 def matrix_flops(program: Hlo) -> int:
     "Return the operations of all matrix products before compiling, for all chips together, with loops multiplied out."
-    return sum(times * product_flops(instruction, computation) for computation, instruction, times in program.executed()
-               if instruction.operation in ("dot", "convolution"))
+    return sum(
+        times * product_flops(instruction, computation)
+        for computation, instruction, times in program.executed()
+        if instruction.operation in ("dot", "convolution")
+    )
 
 # %% ../../nbs/plan/cost.ipynb #36c38895
-_FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
-                  "optimization-barrier domain".split())
+_FREE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
+    "optimization-barrier domain".split()
+)
 SLICED = ("dynamic-slice", "slice", "gather")
-SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
+# exchanges, times their size
+SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
 
 # %% ../../nbs/plan/cost.ipynb #0143ffc8
 def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
@@ -250,7 +281,10 @@ def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
             continue
         elif user.operation in SENT or user is within.root and user.operation == "tuple":
             continue  # an exchange beside the fusion's own work, counted by itself; or passed on
-        elif user.operation in ("bitcast", "pad"):  # a slice of a padded array reads no more than the slice
+        elif user.operation in (
+            "bitcast",
+            "pad",
+        ):  # a slice of a padded array reads no more than the slice
             total += _read_of(user.name, within, program, size)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]
@@ -272,11 +306,14 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
         total = sum(_read_of(inner.parameters[index], inner, program, each.in_hbm)
                     for index, each in enumerate(inputs) if each.in_hbm)
         parts = [inner.instructions[name] for name in inner.root.operands]
-        for part, array in zip(parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays):
+        for part, array in zip(
+            parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays
+        ):
             while part.operation == "bitcast" and part.operands[0] in inner.instructions:
                 part = inner.instructions[part.operands[0]]
             if array.space == 0 and part.operation not in ("parameter", *SENT):
-                updated = part.operation == "dynamic-update-slice"  # in place: only the slice is written
+                # in place: only the slice is written
+                updated = part.operation == "dynamic-update-slice"
                 total += inner.instructions[part.operands[1]].bytes if updated else array.bytes
         return total
     if kind == "copy-start":
@@ -295,8 +332,13 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
 def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
     "Return the groups of chips that exchange with each other."
     if match := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
-        return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
-    match = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
+        return [
+            [int(chip) for chip in part.split(",")]
+            for part in re.findall(r"\{([\d,]+)\}", match[1])
+        ]
+    match = re.search(
+        r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more
+    )
     if match is None:
         return [list(range(chips))]
     sizes = [int(size) for size in match[2].split(",")]
@@ -311,7 +353,8 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
     loads = dict[Link, float]()
     if kind not in SENT and kind != "collective-permute":
         return {}
-    size = sum(each.bytes for each in within.inputs(instruction))  # of all parts together, or of one that is passed on
+    # of all parts together, or of one that is passed on
+    size = sum(each.bytes for each in within.inputs(instruction))
     if kind == "all-gather":
         is_start = instruction.operation != kind and len(instruction.arrays) > 1
         size = instruction.bytes - (size if is_start else 0)
@@ -369,8 +412,16 @@ def roofline(
     channels = set[str]()
     for computation, instruction, times in after.executed():
         memory += times * moved_bytes(instruction, computation, after)
-        fused = after.computations[instruction.called["calls"][0]] if instruction.operation == "fusion" else None
-        exchanges = [each for each in fused.instructions.values() if each.operation in SENT] if fused else [instruction]
+        fused = (
+            after.computations[instruction.called["calls"][0]]
+            if instruction.operation == "fusion"
+            else None
+        )
+        exchanges = (
+            [each for each in fused.instructions.values() if each.operation in SENT]
+            if fused
+            else [instruction]
+        )
         for each in exchanges if where.chips > 1 else []:
             sent = link_loads(each, fused or computation, where)
             channel = re.findall(r"channel_id=(\d+)", each.more)
@@ -382,5 +433,11 @@ def roofline(
                 loads[link] = loads.get(link, 0.0) + times * load
     flops = matrix_flops(before)
     busiest = max(loads, key=loads.__getitem__, default=None)
-    return Roofline(flops / where.chips / where.chip.flops, memory / where.chip.memory_speed,
-                    (loads[busiest] if busiest else 0.0) / where.chip.link_speed, flops, memory, busiest)
+    return Roofline(
+        flops / where.chips / where.chip.flops,
+        memory / where.chip.memory_speed,
+        (loads[busiest] if busiest else 0.0) / where.chip.link_speed,
+        flops,
+        memory,
+        busiest,
+    )

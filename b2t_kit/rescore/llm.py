@@ -43,14 +43,16 @@ from ..decode.tune import halves
 from ..devices.torch import Device, to_device
 from ..devices.select import open_device
 from ..text.english import is_held_out, phrases
-from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of, wer
+from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of
+from ..text.metrics import wer
 from ..text.phonemes import normalise
 
 if TYPE_CHECKING:  # an optional library
     from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/rescore/llm.ipynb #31548b44
-MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>")  # usual names of what divides texts
+# usual names of what divides texts
+MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>")
 ENDS = (*(mark + gap for gap in ("", "\n", "\n\n") for mark in ".?!"), "\n", "\n\n")
 SENTENCE_END = -1  # in a sequence of tokens: any of those that end a sentence
 
@@ -66,7 +68,10 @@ class Writing:
         "Return the words as the language model should see them."
         if not self.capitals:
             return sentence
-        words = [word.capitalize() if word == "i" or word.startswith("i'") else word for word in sentence.split()]
+        words = [
+            word.capitalize() if word == "i" or word.startswith("i'") else word
+            for word in sentence.split()
+        ]
         text = " ".join(words)
         return text[:1].upper() + text[1:]
 
@@ -90,15 +95,26 @@ def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dic
 def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
     "Return the writings to choose from; raise `KitError` if no text has a beginning or an end."
     names = tokenizer.get_vocab()
-    markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in names]
+    markers = [
+        name
+        for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS))
+        if name in names
+    ]
     ends = tuple(end_tokens(tokenizer, (*ENDS, *markers)))
     starts = dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
         starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
-    writings = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
+    writings = [
+        Writing(start, case, ends)
+        for case in (True, False)
+        for tokens, start in starts.items()
+        if tokens
+    ]
     if not writings or not ends:
-        raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
-                       "the end could not be scored")
+        raise KitError(
+            "the tokenizer has no token that can stand before a sentence or after it, so the "
+            "first word or the end could not be scored"
+        )
     return writings
 
 # %% ../../nbs/rescore/llm.ipynb #e1810f75
@@ -144,9 +160,13 @@ def node_scores(
     "Return ln P of the token of each node, given its ancestors."
     batch, nodes, vocabulary = logits.shape
     sums = torch.logsumexp(logits.float(), dim=-1)  # (B, N)
-    logit = logits.reshape(batch, nodes * vocabulary).gather(1, parents * vocabulary + tokens.clamp(min=0))
+    logit = logits.reshape(batch, nodes * vocabulary).gather(
+        1, parents * vocabulary + tokens.clamp(min=0)
+    )
     end_sums = torch.logsumexp(logits[:, :, list(ends)].float(), dim=-1)  # (B, N)
-    return torch.where(tokens == SENTENCE_END, end_sums.gather(1, parents), logit.float()) - sums.gather(1, parents)
+    return torch.where(
+        tokens == SENTENCE_END, end_sums.gather(1, parents), logit.float()
+    ) - sums.gather(1, parents)
 
 # %% ../../nbs/rescore/llm.ipynb #554e3dce
 def batches_of(
@@ -184,7 +204,9 @@ class CausalScorer:
         self.name = name
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
-        kinds = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
+        kinds = {
+            parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point
+        }
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.write(writing or writings_of(tokenizer)[0])
@@ -196,13 +218,18 @@ class CausalScorer:
         self.start = self._within(token_ids(self.tokenizer, writing.start))
         self.ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
         if not self.start or not self.ends:
-            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
-                           f"the endings {', '.join(map(repr, writing.ends))[:80]}")
+            raise KitError(
+                f"{self.name}: its tokenizer has no token for the beginning "
+                f"{writing.start[:40]!r}, or for the endings "
+                f"{', '.join(map(repr, writing.ends))[:80]}"
+            )
 
     def _within(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         if max(tokens, default=0) >= self.vocabulary:
-            raise KitError(f"{self.name}: its tokenizer gives token {max(tokens):,}, and its weights know "
-                           f"{self.vocabulary:,}; tokenizer and weights belong to different models")
+            raise KitError(
+                f"{self.name}: its tokenizer gives token {max(tokens):,}, and its weights know "
+                f"{self.vocabulary:,}; tokenizer and weights belong to different models"
+            )
         return tokens
 
     def tokens(self, sentence: str) -> tuple[int, ...]:
@@ -211,7 +238,10 @@ class CausalScorer:
         return *self.start, *words, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
-        parts = {name: np.zeros((len(trees), nodes), dtype=np.int64) for name in ("tokens", "parents", "depths")}
+        parts = {
+            name: np.zeros((len(trees), nodes), dtype=np.int64)
+            for name in ("tokens", "parents", "depths")
+        }
         visible = np.zeros((len(trees), nodes, nodes), dtype=bool)
         visible[:, :, 0] = True  # padding must attend to something
         for row, tree in enumerate(trees):
@@ -239,7 +269,10 @@ class CausalScorer:
         "Return the scores of lists of sentences, each list as one tree, or several where one is too large."
         parts = list[list[str]]()
         trees = list[Tree]()
-        pending = [sorted({one for one in sentences if one not in self.known}) for sentences in reversed(lists)]
+        pending = [
+            sorted({one for one in sentences if one not in self.known})
+            for sentences in reversed(lists)
+        ]
         while pending:
             if not (part := pending.pop()):
                 continue
@@ -254,8 +287,10 @@ class CausalScorer:
             for row, values in zip(rows, self._scores([trees[row] for row in rows], nodes)):
                 totals = trees[row].totals(values)
                 if not np.isfinite(totals).all():
-                    raise KitError(f"{self.name}: its scores are not finite; its weights are damaged, or too large for "
-                                   f"{self.dtype}")
+                    raise KitError(
+                        f"{self.name}: its scores are not finite; its weights are damaged, or too "
+                        f"large for {self.dtype}"
+                    )
                 self.known.update(zip(parts[row], totals.tolist()))
         return [np.array([self.known[sentence] for sentence in sentences]) for sentences in lists]
 
@@ -272,7 +307,9 @@ def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple
     "Choose how a model is given sentences: the writing of the least perplexity; return all, best first."
     ranking = []
     writings = writings_of(scorer.tokenizer)
-    for writing in track_progress(writings, len(writings), "choosing how sentences are written", "way"):
+    for writing in track_progress(
+        writings, len(writings), "choosing how sentences are written", "way"
+    ):
         scorer.write(writing)
         ranking.append((word_perplexity(scorer, sentences), writing))
     ranking.sort(key=lambda pair: pair[0])
@@ -294,7 +331,10 @@ def _transformers_library() -> ModuleType:
 def quantisation(bits: int, device: str) -> Any:
     "Return settings for weights in few bits; raise `KitError` if the device or library is missing."
     if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
-        raise KitError(f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install bitsandbytes")
+        raise KitError(
+            f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install "
+            "bitsandbytes"
+        )
     if bits == 8:
         return _transformers_library().BitsAndBytesConfig(load_in_8bit=True)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -309,7 +349,10 @@ def model_key(folder: Path, bits: int = 0, memo: Path | None = None) -> str:
     "Return a name for a model by the content of its files: weights, settings and vocabulary."
     kinds = (".json", ".safetensors", ".model", ".txt", ".jinja")
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in kinds and path.is_file())
-    return f"{content_hash({path.name: file_hash(path, memo) for path in paths})[:16]} {bits} bits {_SCORING}"
+    return (
+        f"{content_hash({path.name: file_hash(path, memo) for path in paths})[:16]} {bits} bits "
+        f"{_SCORING}"
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #902553fe
 def _check_layers(folder: Path) -> None:
@@ -321,8 +364,10 @@ def _check_layers(folder: Path) -> None:
     path = folder / "config.json"
     for name, size in re.findall(r'"(\w*(?:layers?|experts|blocks))"\s*:\s*(\d+)', read_text(path)):
         if tensors and float(size) > tensors:
-            raise KitError(f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
-                           "fetch the model again")
+            raise KitError(
+                f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
+                "fetch the model again"
+            )
 
 # %% ../../nbs/rescore/llm.ipynb #eeb2cb14
 def load_scorer(
@@ -336,7 +381,8 @@ def load_scorer(
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")
-    if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:  # which the library takes as missing
+    # which the library takes as missing
+    if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:
         raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
     library = _transformers_library()
     kind = "cpu" if device is None else device.kind
@@ -352,14 +398,22 @@ def load_scorer(
         raise
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
         reason = " ".join(str(error).split())[:400]
-        raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
+        raise KitError(
+            f"{folder}: cannot be loaded as a causal language model ({reason})"
+        ) from error
     if missing := sorted(loading["missing_keys"]):  # to which the library gives random numbers
-        raise KitError(f"{folder}: the weights lack {len(missing)} tensors that config.json asks for, such as "
-                       f"{missing[0]}; fetch the model again")
+        raise KitError(
+            f"{folder}: the weights lack {len(missing)} tensors that config.json asks for, such as "
+            f"{missing[0]}; fetch the model again"
+        )
     model = model.eval() if bits or device is None else model.eval().to(device.torch_device)
     scorer = CausalScorer(model, tokenizer, str(folder), writing)
     if writing is None:  # on forty sentences that no simulated validation or test set contains
-        fixed = [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)]
+        fixed = [
+            normalise(sentence, True)
+            for sentence in phrases()["fixed"]
+            if not is_held_out(sentence)
+        ]
         choose_writing(scorer, fixed[:40])
     return scorer
 
@@ -370,7 +424,9 @@ def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float
         return None, {}
     record = load_json(path)
     if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
-        raise KitError(f"{path}: is not a file of scores, or is damaged; remove it or choose another name")
+        raise KitError(
+            f"{path}: is not a file of scores, or is damaged; remove it or choose another name"
+        )
     if record.get("model") != model:
         return None, {}
     return from_dict(Writing, record["writing"]), record["scores"]
@@ -414,8 +470,15 @@ class RescoreWeights:
     word_bonus: float = 0.0  # added for each word
 
     def __post_init__(self) -> None:
-        if not (0 < self.acoustic_scale < math.inf and 0 <= self.alpha <= 1 and math.isfinite(self.word_bonus)):
-            raise KitError(f"{self}: acoustic_scale must be above 0, alpha from 0 to 1, and all of them finite numbers")
+        if not (
+            0 < self.acoustic_scale < math.inf
+            and 0 <= self.alpha <= 1
+            and math.isfinite(self.word_bonus)
+        ):
+            raise KitError(
+                f"{self}: acoustic_scale must be above 0, alpha from 0 to 1, and all of them "
+                "finite numbers"
+            )
 
     def total(
         self,
@@ -431,9 +494,16 @@ class RescoreWeights:
 # %% ../../nbs/rescore/llm.ipynb #37023dde
 def rescored(trial: DecodedTrial, llm: np.ndarray, weights: RescoreWeights) -> DecodedTrial:
     "Return the trial with its list in the new order."
-    scored = [replace(hypothesis, total=float(weights.total(
-        hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)),
-                      confidences=()) for hypothesis, value in zip(trial.hypotheses, llm, strict=True)]
+    scored = [
+        replace(
+            hypothesis,
+            total=float(
+                weights.total(hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)
+            ),
+            confidences=(),
+        )
+        for hypothesis, value in zip(trial.hypotheses, llm, strict=True)
+    ]
     ordered = sorted(scored, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
     return replace(trial, hypotheses=tuple(with_confidences(ordered)))
 
@@ -448,11 +518,19 @@ def tabulate(
     table[4] = np.inf
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
         if trial.truth is None:
-            raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on train or val")
+            raise KitError(
+                f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on "
+                "train or val"
+            )
         words = normalise(trial.truth).split()
-        errors = [edit_distance(words, normalise(hypothesis.sentence).split()) for hypothesis in trial.hypotheses]
-        entries = [(hypothesis.acoustic, hypothesis.language, score, hypothesis.num_words, num_errors)
-                   for hypothesis, score, num_errors in zip(trial.hypotheses, scores, errors, strict=True)]
+        errors = [
+            edit_distance(words, normalise(hypothesis.sentence).split())
+            for hypothesis in trial.hypotheses
+        ]
+        entries = [
+            (hypothesis.acoustic, hypothesis.language, score, hypothesis.num_words, num_errors)
+            for hypothesis, score, num_errors in zip(trial.hypotheses, scores, errors, strict=True)
+        ]
         entries = entries or [(0, 0, 0, 0, len(words))]  # no sentence was found
         table[:, row, : len(entries)] = np.transpose(entries)
     return table
@@ -475,8 +553,12 @@ GRID: _Grid = {
 def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
-    combinations = track_progress(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
-    errors = [word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations]
+    combinations = track_progress(
+        itertools.product(*grid.values()), math.prod(shape), "tuning", "combination"
+    )
+    errors = [
+        word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations
+    ]
     return np.array(errors).reshape(shape)
 
 # %% ../../nbs/rescore/llm.ipynb #61dab92d
@@ -488,8 +570,12 @@ def best_weights(table: np.ndarray) -> RescoreWeights:
         candidates = np.argwhere(surface == surface.min())
         best = candidates[np.abs(candidates - np.median(candidates, axis=0)).sum(axis=1).argmin()]
         if not last:  # seven values around the best of each weight, up to its neighbours
-            grid = {name: np.linspace(values[max(index - 1, 0)], values[min(index + 1, len(values) - 1)], 7)
-                    for (name, values), index in zip(grid.items(), best)}
+            grid = {
+                name: np.linspace(
+                    values[max(index - 1, 0)], values[min(index + 1, len(values) - 1)], 7
+                )
+                for (name, values), index in zip(grid.items(), best)
+            }
     return RescoreWeights(*(float(values[index]) for values, index in zip(grid.values(), best)))
 
 # %% ../../nbs/rescore/llm.ipynb #e5ba1314
@@ -503,8 +589,12 @@ class TuningResult:
     oracle: Rate  # best sentence of each list
 
     def __repr__(self) -> str:
-        rows = {"search": self.before, "rescored": self.after, "rescored, other days": self.held_out,
-                "best of each list": self.oracle}
+        rows = {
+            "search": self.before,
+            "rescored": self.after,
+            "rescored, other days": self.held_out,
+            "best of each list": self.oracle,
+        }
         weights = ", ".join(f"{name} {value:.3g}" for name, value in asdict(self.weights).items())
         return "\n".join([f"{name:22} {rate}" for name, rate in rows.items()] + [weights])
 
@@ -529,8 +619,13 @@ def tune_weights(
         tuning = half != side
         if test.any() and tuning.any():
             held_out[test] = word_errors(table[:, test], best_weights(table[:, tuning]))
-    return TuningResult(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
-                        rate(table[4].min(axis=1), None))
+    return TuningResult(
+        weights,
+        rate(table[4, :, 0]),
+        rate(word_errors(table, weights)),
+        rate(held_out),
+        rate(table[4].min(axis=1), None),
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #a1eaab33
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
@@ -540,18 +635,33 @@ def _search_origin(nbest: str | Path) -> dict[str, Any] | None:  # plain values;
     "Return the origin of lists, whatever their trials: the network, and the search without its pruning."
     key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
-        settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
+        settings = {
+            name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING
+        }
         network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None
         return {**key["words"], "settings": settings, "network": network}
     return None
 
 # %% ../../nbs/rescore/llm.ipynb #53b404bb
-def save_weights(path: str | Path, tuned: TuningResult, llm: str = "", lists: dict[str, Any] | None = None,
-                 chose: Iterable[str] = ()) -> Path:
+def save_weights(
+    path: str | Path,
+    tuned: TuningResult,
+    llm: str = "",
+    lists: dict[str, Any] | None = None,
+    chose: Iterable[str] = (),
+) -> Path:
     "Write weights, their error rates, the model and lists that they are for, and the trials that chose them."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
-    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
-                            "chose": sorted(chose)})
+    return save_json(
+        path,
+        {
+            "weights": asdict(tuned.weights),
+            "wer": rates,
+            "llm": llm,
+            "lists": lists,
+            "chose": sorted(chose),
+        },
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #5f08c02b
 def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
@@ -565,31 +675,47 @@ def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # 
         raise KitError(f"{path}: has no weights for rescoring ({error}); tune again") from error
 
 # %% ../../nbs/rescore/llm.ipynb #7a2986e6
-def _misfit(path: str | Path, record: dict[str, Any], llm: str, lists: dict[str, Any] | None) -> str | None:
+def _misfit(
+    path: str | Path, record: dict[str, Any], llm: str, lists: dict[str, Any] | None
+) -> str | None:
     "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
     if record.get("llm") != llm:
-        raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that "
-                       "one, or tune again")
+        raise KitError(
+            f"{path}: was tuned for another large model, or for other weights or settings of it; "
+            "give that one, or tune again"
+        )
     tuned = record.get("lists")
     if lists is None or tuned is None:
-        return "nobody has checked whether the weights fit these lists: there is no record of the search that made them"
+        return (
+            "nobody has checked whether the weights fit these lists: there is no record of the "
+            "search that made them"
+        )
     if parts := differing(lists, tuned):
-        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(parts)}); tune again on lists like "
-                       "these")
+        raise KitError(
+            f"{path}: was tuned for lists of another search ({', '.join(parts)}); tune again on "
+            "lists like these"
+        )
     return None
 
 # %% ../../nbs/rescore/llm.ipynb #62780829
 def weaker_warning(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> str | None:
     "Return a warning if the large model predicts the true sentences in the lists worse than the n-gram did."
     truths = [normalise(trial.truth or "", True) for trial in trials]
-    rows = [(float(score), one.language, len(true.split())) for trial, scores, true in zip(trials, llm, truths) if true
-            for score, one in zip(scores, trial.hypotheses) if one.sentence == true]
+    rows = [
+        (float(score), one.language, len(true.split()))
+        for trial, scores, true in zip(trials, llm, truths)
+        if true
+        for score, one in zip(scores, trial.hypotheses)
+        if one.sentence == true
+    ]
     large, ngram, words = (sum(column) for column in zip(*rows)) if rows else (0.0, 0.0, 0)
     if large >= ngram:
         return None
     both = [math.exp(min(-score / words, 700)) for score in (large, ngram)]
-    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f}"
-            f" on the same {len(rows)} sentences; try another model")
+    return (
+        f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} "
+        f"against {both[1]:,.0f} on the same {len(rows)} sentences; try another model"
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #9b01ca82
 @dataclass(frozen=True, eq=False)
@@ -643,7 +769,12 @@ def rescore(
         writing, saved_scores = read_scores(scores_path, key)
         scorer = load_scorer(llm, opened, bits, writing)
         scorer.known.update(saved_scores)
-        scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], scores_path, key)
+        scores = kept_scores(
+            scorer,
+            [[one.sentence for one in trial.hypotheses] for trial in trials],
+            scores_path,
+            key,
+        )
         if loaded:
             best = loaded[0]
             chose = set(map(str, loaded[1]["chose"]))
@@ -655,11 +786,26 @@ def rescore(
         new_trials = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
         write_nbest(out, new_trials)
     truths = [trial.truth for trial in trials if trial.truth]
-    old_rate, new_rate = (wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
-                          for part in (trials, new_trials))
-    caution = (f"nobody has checked whether the {len(truths)} sentences that are scored are in the text that the large "
-               "model was pretrained on; if they are, the error rates are too low") if truths else None
+    old_rate, new_rate = (
+        wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
+        for part in (trials, new_trials)
+    )
+    caution = (
+        (
+            f"nobody has checked whether the {len(truths)} sentences that are scored are in the "
+            "text that the large model was pretrained on; if they are, the error rates are too "
+            "low"
+        )
+        if truths
+        else None
+    )
     warnings = filter(None, [caution, weaker_warning(trials, scores), misfit])
-    earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
-    marks = marks_of(trials), marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None)
-    return Rescoring(out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks)
+    # then the other half was seen by the search's weights
+    earlier = any("weights" in trial.chose for trial in trials)
+    marks = (
+        marks_of(trials),
+        marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None),
+    )
+    return Rescoring(
+        out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks
+    )

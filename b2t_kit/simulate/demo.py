@@ -34,7 +34,8 @@ from ..all import open_task
 from ..training.log import show_run
 
 # %% ../../nbs/simulate/demo.ipynb #a44ac439
-RECORDINGS = SimulateConfig(sessions=3, trials=400, difficulty=0.5, bins_per_phoneme=18.0)  # that the demo trains on
+# that the demo trains on
+RECORDINGS = SimulateConfig(sessions=3, trials=400, difficulty=0.5, bins_per_phoneme=18.0)
 
 # %% ../../nbs/simulate/demo.ipynb #ff0c008b
 @dataclass(frozen=True)
@@ -51,32 +52,57 @@ class DemoResult:
     def to_dict(self) -> dict[str, Any]:
         "As it stands in result.json."
         return {
-            "per": self.decoder.per.rate, "linear_per": self.linear.per.rate,
-            "seconds": round(self.seconds, 1), "seed": self.seed, "trials": len(self.decoder.trials),
-            "decoder": self.decoder.to_dict(), "linear": self.linear.to_dict(),
-            "wer": self.words.wer.rate if self.words.wer else None, "words": self.words.to_dict(),
+            "per": self.decoder.per.rate,
+            "linear_per": self.linear.per.rate,
+            "seconds": round(self.seconds, 1),
+            "seed": self.seed,
+            "trials": len(self.decoder.trials),
+            "decoder": self.decoder.to_dict(),
+            "linear": self.linear.to_dict(),
+            "wer": self.words.wer.rate if self.words.wer else None,
+            "words": self.words.to_dict(),
             "submission": {"file": self.submission.path.name, "valid": not self.submission.faults},
         }
 
     def __repr__(self) -> str:
-        lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]
-        lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
-                  for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))]
+        lines = [
+            "",
+            "easy simulated recordings: phoneme error rate on sentences never seen in training",
+        ]
+        lines += [
+            f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
+            for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))
+        ]
         lines += ["", f"word error rate: {marked(self.words.wer, self.words.marks)}",
                   self.words.words, "",
                   "the first sentences, as they are and as they were decoded"]
         sentences = {trial.place: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:
             sentence = sentences[trial.info.place]
-            lines += [f"  {trial.info.sentence}", f"    {show(trial.true)}", f"    {show(trial.decoded)}",
-                      f"    {sentence or '(nothing)'}"]
+            lines += [
+                f"  {trial.info.sentence}",
+                f"    {show(trial.true)}",
+                f"    {show(trial.decoded)}",
+                f"    {sentence or '(nothing)'}",
+            ]
         figures = ", ".join(sorted(path.name for path in self.folder.glob("*.png")))
         live = f"  b2t live --run {self.folder / 'decoder'} --data {self.folder / 'data'}"
-        return "\n".join([
-            *lines, "", repr(self.submission), "", f"figures {figures} and result.json are in {self.folder}; "
-            f"{self.seconds:.0f} s, seed {self.seed}", "", "watch the decoder while a recording plays:", live,
-            "in a browser, where a simulated participant says what you type (pip install 'b2t_kit[live]'):",
-            f"{live} --source participant --page"])
+        return "\n".join(
+            [
+                *lines,
+                "",
+                repr(self.submission),
+                "",
+                f"figures {figures} and result.json are in {self.folder}; "
+                f"{self.seconds:.0f} s, seed {self.seed}",
+                "",
+                "watch the decoder while a recording plays:",
+                live,
+                "in a browser, where a simulated participant says what you type (pip install "
+                "'b2t_kit[live]'):",
+                f"{live} --source participant --page",
+            ]
+        )
 
 # %% ../../nbs/simulate/demo.ipynb #64c54e15
 def demo(
@@ -95,7 +121,9 @@ def demo(
     for name, run in zip(("decoder", "linear"), runs or (tiny(), linear())):
         print(f"\ntraining the {name}", flush=True)
         task = open_task(run, out / "data")
-        uninterrupted(train(task, replace(run.train, seed=seed), out / name, check_memory=check_memory))
+        uninterrupted(
+            train(task, replace(run.train, seed=seed), out / name, check_memory=check_memory)
+        )
         task.close()
         evaluations.append(evaluate_run(out / name, out / "data", device=run.train.device))
     write_atomically(out / "training.png", as_png(show_run(out / "decoder", out / "linear"), 72))
@@ -107,7 +135,9 @@ def demo(
         write_atomically(out / "decoded.png", as_png(shortest))
     check = submit(out / "decoder", out / "submission.csv", out / "data", settings={"beam": 60})
     decoder, readout = evaluations
-    result = DemoResult(out, seed, time.monotonic() - start, decoder, readout, words=words, submission=check)
+    result = DemoResult(
+        out, seed, time.monotonic() - start, decoder, readout, words=words, submission=check
+    )
     save_json(out / "result.json", result.to_dict())
     return result
 
@@ -118,7 +148,11 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
     shortest = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
     if shortest is None:
         return None
-    logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.place == shortest.place)
+    logits = next(
+        trial.logits
+        for trial in read_trials(words.folder / "logits.hdf5")
+        if trial.place == shortest.place
+    )
     with Recordings(data, "val") as recordings:
         trial = recordings[[info.place for info in recordings.infos].index(shortest.place)]
     frame = stride * BIN_SECONDS
@@ -126,9 +160,18 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
     figure = Figure(figsize=(10, 4.6), dpi=100, layout="constrained")
     recording, phonemes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     smoothed = smooth(torch.from_numpy(trial.features)[None])[0]  # (T, 512), as the decoder gets it
-    recording.imshow(smoothed.T, aspect="auto", cmap="RdBu_r", vmin=-1.5, vmax=1.5, interpolation="nearest",
-                     extent=(0, end, smoothed.shape[1], 0))
-    recording.set(ylabel="512 features", yticks=[], title=f'simulated recording of "{trial.sentence}"')
+    recording.imshow(
+        smoothed.T,
+        aspect="auto",
+        cmap="RdBu_r",
+        vmin=-1.5,
+        vmax=1.5,
+        interpolation="nearest",
+        extent=(0, end, smoothed.shape[1], 0),
+    )
+    recording.set(
+        ylabel="512 features", yticks=[], title=f'simulated recording of "{trial.sentence}"'
+    )
     probabilities = np.exp(logits - logits.max(1, keepdims=True))
     probabilities /= probabilities.sum(1, keepdims=True)
     seconds = (np.arange(len(logits)) + 0.5) * frame
@@ -139,7 +182,9 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
         best = probabilities[:, label] > 0.5
         for start in np.flatnonzero(best & ~np.roll(best, 1)) if not silence else ():
             stretch = start + np.argmin(best[start:]) if not best[start:].all() else len(best)
-            phonemes.text(seconds[start:stretch].mean(), 1.06, PHONEMES[label], ha="center", fontsize=8)
+            phonemes.text(
+                seconds[start:stretch].mean(), 1.06, PHONEMES[label], ha="center", fontsize=8
+            )
     for word, (first, last) in zip(shortest.hypotheses[0].words, shortest.hypotheses[0].times):
         phonemes.text((first + last) / 2 * frame, -0.5, word, ha="center", fontsize=13)
     phonemes.set(ylabel="phonemes", ylim=(0, 1.2), xlim=(0, end), yticks=[], xlabel="time (s)")

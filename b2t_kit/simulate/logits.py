@@ -31,7 +31,8 @@ def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the 
     "Return the classes that a sound is mistaken for. Row 0: nothing was said; column 0: nothing is heard."
     features = feature_matrix()
     lengths = np.maximum(np.linalg.norm(features, axis=1), 1.0)
-    cosine = (features @ features.T) / np.outer(lengths, lengths)  # the cosine of their articulatory features
+    # the cosine of their articulatory features
+    cosine = (features @ features.T) / np.outer(lengths, lengths)
     similarity = np.square(cosine.astype(np.float64)) * ~np.eye(len(PHONEMES), dtype=bool)
     similarity[[BLANK, SILENCE]] = 1.0
     similarity[:, [BLANK, SILENCE]] = 0.0
@@ -68,12 +69,14 @@ DEPTH = 3.3  # what a lapse takes off the lead, in standard deviations of the no
 CERTAINTY = 11.0  # logits of a lead of one standard deviation
 CURVE = 0.4  # how they grow with it: its power
 RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
-SPREADS = 0.2, 0.5, 0.37  # standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
+# standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
+SPREADS = 0.2, 0.5, 0.37
 # drawn for each one that is counted
 SUBSTITUTED = 0.62
 DELETED = 2.25
 INSERTED = 2.0
-HEARD_ALIKE = 0.5  # share of the sounds in which a network has the rivals in the order that the recording has
+# share of the sounds in which a network has the rivals in the order that the recording has
+HEARD_ALIKE = 0.5
 NEARLY = 1.0  # logits by which it has the second before the first in the others
 LIKELY = 0.7  # no sound fails more often
 
@@ -108,7 +111,12 @@ def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the no
         missed = (1 - LAPSES) * ndtr(-clear * gains) + LAPSES * ndtr(DEPTH - clear * gains)
         return float(weights @ missed / weights.sum() - rate)
 
-    return np.array([brentq(excess, -60, 200, args=(rate,)) for rate in np.clip(errors * drawn / totals, 1e-9, LIKELY)])
+    return np.array(
+        [
+            brentq(excess, -60, 200, args=(rate,))
+            for rate in np.clip(errors * drawn / totals, 1e-9, LIKELY)
+        ]
+    )
 
 # %% ../../nbs/simulate/logits.ipynb #7b805b56
 def in_lapse(draws: np.ndarray) -> np.ndarray:  # bool, as many as draws between 0 and 1
@@ -141,7 +149,8 @@ def noisy_logits(
     luck = generator.standard_normal(count)
     draws = generator.random(count)
     ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
-    alone, *others = generator.spawn(1 if network is None else network + 2)  # draws of their own leave the others alone
+    # draws of their own leave the others alone
+    alone, *others = generator.spawn(1 if network is None else network + 2)
     confidence = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
     scores = rivals()[classes] + ranks
     scores[rows, classes] = -np.inf
@@ -156,13 +165,19 @@ def noisy_logits(
         other = rng.random(count) > HEARD_ALIKE
         scores[other, scores.argsort(axis=1)[other, -2]] = NEARLY
 
-    leads = [np.exp(day_gain + TRIALS * trial) * clarity(noise.errors)[classes] + luck - DEPTH * in_lapse(draws)
-             for trial, luck, draws in sources]
+    leads = [
+        np.exp(day_gain + TRIALS * trial) * clarity(noise.errors)[classes]
+        + luck
+        - DEPTH * in_lapse(draws)
+        for trial, luck, draws in sources
+    ]
     lead = leads[-1]
     least = np.minimum(leads[0], leads[-1])  # what the recording hides leaves a network unsure
     of_frames, of_sounds, of_sentences = SPREADS
     certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * confidence[:-1])
-    scores[rows, classes] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
+    scores[rows, classes] = (
+        np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
+    )
     spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * confidence[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 

@@ -83,21 +83,35 @@ def read_prompts(path: str | Path) -> list[Prompt]:
         key_columns = {"session", "block_num", "trial_num"}
         try:
             columns = set(table.fieldnames or [])
-            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (set(), key_columns):
-                raise KitError("needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
-                               "'block_num' and 'trial_num'")
+            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (
+                set(),
+                key_columns,
+            ):
+                raise KitError(
+                    "needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
+                    "'block_num' and 'trial_num'"
+                )
             for row in table:
                 line = table.line_num
                 sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
                 session = (row.get("session") or "").strip()
                 labels = tuple(to_ids(row.get("phonemes") or ""))
-                block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
+                block, number = (
+                    int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num")
+                )
                 if read_sentence(sentence) is None:
-                    raise KitError("the sentence is " + (f"{sentence!r}, a missing value" if sentence else "empty"))
-                if key_columns <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
+                    raise KitError(
+                        "the sentence is "
+                        + (f"{sentence!r}, a missing value" if sentence else "empty")
+                    )
+                if key_columns <= columns and not re.fullmatch(
+                    r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session
+                ):
                     raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
                 if max(len(sentence), len(labels)) > LABEL_WIDTH:
-                    raise KitError(f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial")
+                    raise KitError(
+                        f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial"
+                    )
                 if key_columns <= columns and (session, block, number) in keys:
                     raise KitError(f"repeats {session} {block} {number}")
                 keys.add((session, block, number))
@@ -109,8 +123,19 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     return prompts
 
 # %% ../../nbs/simulate/recordings.ipynb #5f3a2b53
-MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "lapses": 0.5, "drift": 10.0, "lasting": 1.0,
-                  "session_drift": 1.0, "lost": 0.5, "shared_noise": 10.0, "tempo": 1.0, "wrong_labels": 1.0}
+MOST_DISTURBED = {
+    "day_gain": 1.0,
+    "trial_gain": 1.0,
+    "wander": 1.0,
+    "lapses": 0.5,
+    "drift": 10.0,
+    "lasting": 1.0,
+    "session_drift": 1.0,
+    "lost": 0.5,
+    "shared_noise": 10.0,
+    "tempo": 1.0,
+    "wrong_labels": 1.0,
+}
 
 # %% ../../nbs/simulate/recordings.ipynb #e3b713b4
 @dataclass(frozen=True)
@@ -138,14 +163,39 @@ class SimulateConfig:
     coupling: float = 0.0  # how far crossings, power and arrays hang together; 1: as in T15's recordings; 0 to 1
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"sessions": (1, 1000), "trials": (1, 10_000), "held_out": (0, 1), "seed": SEED,
-                            **{name: (0, most) for name, most in MOST_DISTURBED.items()},
-                            "difficulty": (0, 10), "bins_per_phoneme": (6, 200), "onsets": (0, 2), "coupling": (0, 1)})
+        check_bounds(
+            self,
+            {
+                "sessions": (1, 1000),
+                "trials": (1, 10_000),
+                "held_out": (0, 1),
+                "seed": SEED,
+                **{name: (0, most) for name, most in MOST_DISTURBED.items()},
+                "difficulty": (0, 10),
+                "bins_per_phoneme": (6, 200),
+                "onsets": (0, 2),
+                "coupling": (0, 1),
+            },
+        )
 
 # %% ../../nbs/simulate/recordings.ipynb #2d37a759
 STRICT = SimulateConfig(
-    sessions=40, trials=200, difficulty=0.13, drift=1 / 0.13, shared_noise=1 / 0.13, onsets=0.15, day_gain=0.35,
-    trial_gain=0.2, wander=0.2, lapses=0.06, lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
+    sessions=40,
+    trials=200,
+    difficulty=0.13,
+    drift=1 / 0.13,
+    shared_noise=1 / 0.13,
+    onsets=0.15,
+    day_gain=0.35,
+    trial_gain=0.2,
+    wander=0.2,
+    lapses=0.06,
+    lasting=0.3,
+    session_drift=0.1,
+    lost=0.05,
+    tempo=0.1,
+    wrong_labels=0.02,
+)
 
 # %% ../../nbs/simulate/recordings.ipynb #130a59a7
 T15_DATES = """
@@ -192,15 +242,21 @@ class Schedule:
             for prompt in prompts:
                 self.rows.setdefault(prompt.session, []).append(prompt)
             if config.sessions > len(self.rows):
-                raise KitError(f"sessions: {config.sessions} requested, but {config.labels} has {len(self.rows)} "
-                               "sessions")
+                raise KitError(
+                    f"sessions: {config.sessions} requested, but {config.labels} has "
+                    f"{len(self.rows)} sessions"
+                )
             try:
                 self.sessions = sorted(self.rows, key=lambda name: (name, day_number(name)))[: config.sessions]
             except KitError as error:
                 raise KitError(f"{config.labels}: {error}") from error
         training = [row for rows in self.rows.values() for row in rows[: config.trials]]
-        self.said = {normalise(row.sentence) for row in training}  # for training, where a table says it
-        self.pools = {held: [one for one in prompts if is_held_out(one.sentence) == held] for held in (False, True)}
+        # for training, where a table says it
+        self.said = {normalise(row.sentence) for row in training}
+        self.pools = {
+            held: [one for one in prompts if is_held_out(one.sentence) == held]
+            for held in (False, True)
+        }
         if not self.pools[False]:
             self.pools = {False: prompts, True: []}
 
@@ -238,12 +294,18 @@ class Schedule:
         def add_blocks(prompts: list[Prompt], size: int, first: int, *splits: str) -> None:
             count = len(prompts) // len(splits)  # of each split, in blocks of nearly equal size
             parts = -(-count // size)
-            edges = [len(splits) * round(part * count / parts) for part in range(parts + 1)] if count else []
+            edges = (
+                [len(splits) * round(part * count / parts) for part in range(parts + 1)]
+                if count
+                else []
+            )
             for block, (start, end) in enumerate(pairwise(edges), first):
                 steps = 1 + (rng.random(end - start) < DROPPED)
                 for index, number in enumerate((np.cumsum(steps) - steps[0]).tolist()):
                     split = splits[index * len(splits) // (end - start)]
-                    trials.append(replace(prompts[start + index], block=block, number=number, split=split))
+                    trials.append(
+                        replace(prompts[start + index], block=block, number=number, split=split)
+                    )
 
         if training[0].session:  # a table has blocks and numbers of its own
             trials += [replace(prompt, split="train") for prompt in training]
@@ -254,7 +316,10 @@ class Schedule:
         held_out = self.draw(session, 2 * count, held_out=True)
         last_block = max(prompt.block for prompt in trials)
         add_blocks(held_out, EVALUATION_HALF, last_block + 1, "val", "test")
-        return [replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence)) for trial in trials]
+        return [
+            replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence))
+            for trial in trials
+        ]
 
 # %% ../../nbs/simulate/recordings.ipynb #f0bdc3d3
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")
@@ -276,7 +341,9 @@ def targets(label: int) -> np.ndarray:  # (1 or 2, len(GESTURES)) float64, betwe
     for glide in (glide for glide in GLIDES if glide in features):
         rest = features - {glide}
         parts = [rest, rest - {"low", "mid", "central", "front", "back"} | set(GLIDES[glide])]
-    return np.array([[float(name in part or name == "effort") for name in GESTURES] for part in parts])
+    return np.array(
+        [[float(name in part or name == "effort") for name in GESTURES] for part in parts]
+    )
 
 # %% ../../nbs/simulate/recordings.ipynb #32b53676
 # mean quiet time before and after, in mean label durations
@@ -332,7 +399,8 @@ def trajectory(
     before = (timing.edges[0] - times) / width - 1
     after = (times - timing.edges[-1]) / width - 1
     rest = np.exp(np.clip(before, -30, 30)) + np.exp(np.clip(after, -30, 30))
-    # einsum sums in one fixed order; a BLAS product may not, and a seed must always give the same bytes
+    # einsum sums in one fixed order; a BLAS product may not, and a seed must always give the same
+    # bytes
     return np.einsum("ts,sg->tg", weights, np.concatenate(rows)) / (weights.sum(1) + rest)[:, None]
 
 # %% ../../nbs/simulate/recordings.ipynb #1f0da423
@@ -378,7 +446,9 @@ class Participant:
         self.seed = seed
         shape = (NUM_ELECTRODES, len(GESTURES))
         # draws of their own leave the others alone
-        rng, onset, common, pairs = (np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18))
+        rng, onset, common, pairs = (
+            np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18)
+        )
         leads, information, reach = (np.repeat(np.asarray(values, np.float64), ARRAY_SIZE)
                                      for values in (LEADS, INFORMATION, COMMON_REACH))
         lags = np.rint(LAG_SPREAD * rng.standard_normal(NUM_ELECTRODES) - leads)
@@ -387,26 +457,35 @@ class Participant:
         profiles = np.exp(0.6 * rng.standard_normal((len(LEADS), len(GESTURES))))
         depth = information * np.exp(0.5 * rng.standard_normal(NUM_ELECTRODES))
         # (256, G) scale of the tuning weights, 0 where untuned
-        self.depth = depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
-        # (256, G) standard normal; the part of the tuning that never changes, also of the distant neurons in the power
+        self.depth = (
+            depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
+        )
+        # (256, G) standard normal; the part of the tuning that never changes, also of the distant
+        # neurons in the power
         self.tuning = rng.standard_normal(shape)
         self.power_tuning = rng.standard_normal(shape)
         log_count = np.log(MEAN_COUNT) + coupling * np.log(COUPLED_COUNT / MEAN_COUNT)
         spread = 0.5 + coupling * (COUPLED_RANGE - 0.5)
-        self.log_rate = log_count + spread * rng.standard_normal(NUM_ELECTRODES)  # (256,) crossings per bin at rest
+        # (256,) crossings per bin at rest
+        self.log_rate = log_count + spread * rng.standard_normal(NUM_ELECTRODES)
         self.floor = np.exp(0.25 * rng.standard_normal(NUM_ELECTRODES))  # (256,) power at rest
         loadings = rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN
-        self.shared = shared_noise * (SHARED_DEPTH * loadings)  # (256, 2) of the array's shared noise
-        self.adapted = rng.uniform(*ADAPTATION, NUM_ELECTRODES)  # (256,) share of a lasting drive that it removes
+        # (256, 2) of the array's shared noise
+        self.shared = shared_noise * (SHARED_DEPTH * loadings)
+        # (256,) share of a lasting drive that it removes
+        self.adapted = rng.uniform(*ADAPTATION, NUM_ELECTRODES)
         self.dead = rng.random(NUM_ELECTRODES) < DEAD_SHARE  # (256,) bool
         # (2, 256) response of crossings and of power to the beginning of any sound
         self.onset = onsets * information * (1 + 0.5 * onset.standard_normal((2, NUM_ELECTRODES)))
         spread_common = np.exp(0.4 * common.standard_normal(NUM_ELECTRODES))
-        self.common = coupling * COMMON_DEPTH * reach * spread_common  # (256,) of the noise that all arrays share
+        # (256,) of the noise that all arrays share
+        self.common = coupling * COMMON_DEPTH * reach * spread_common
         # what one crossing adds to the power
         self.spike_power = SPIKE_POWER + coupling * (COUPLED_SPIKES - SPIKE_POWER)
         # (pairs,) electrodes of which the next one hears the same neurons
-        self.paired = 2 * np.flatnonzero(pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE)
+        self.paired = 2 * np.flatnonzero(
+            pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE
+        )
 
 # %% ../../nbs/simulate/recordings.ipynb #2f4a7408
 DRIFT_DAYS = 150.0  # time constant of the walk, days
@@ -475,7 +554,9 @@ POWER_SHARED = 0.7
 LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the resting rate
 
 # %% ../../nbs/simulate/recordings.ipynb #ac35dfa7
-def knotted_noise(num_bins: int, spacing: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+def knotted_noise(
+    num_bins: int, spacing: int, columns: int, rng: np.random.Generator
+) -> np.ndarray:
     "Columns of noise, linear between knots, at which it is standard normal; (num_bins, columns)."
     knots = rng.standard_normal((num_bins // spacing + 2, columns))
     index, part = np.divmod(np.arange(num_bins), spacing)
@@ -511,17 +592,24 @@ def record_trial(
     nuisance = electrodes.nuisance
     bins = timing.num_bins
     arrays = len(LEADS)
-    sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(bins, arrays, SHARED_FACTORS)
-    shared = np.einsum("taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS))
+    sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(
+        bins, arrays, SHARED_FACTORS
+    )
+    shared = np.einsum(
+        "taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS)
+    )
     period, phase = electrodes.wander
-    shared = shared.reshape(bins, NUM_ELECTRODES) + WANDER_DEPTH * np.sin(2 * np.pi * position / period + phase)
+    shared = shared.reshape(bins, NUM_ELECTRODES) + WANDER_DEPTH * np.sin(
+        2 * np.pi * position / period + phase
+    )
     slow = SLOW_DEPTH * knotted_noise(bins, SLOW_BINS, NUM_ELECTRODES, rng)
     common = knotted_noise(bins, SHARED_BINS, 1, rng.spawn(1)[0]) * who.common
 
     course = trajectory(timing, MAX_LAG)
     starts = timing.edges[:-1][timing.labels != SILENCE] - ONSET_LEAD
     distance = np.arange(bins)[:, None] + 0.5 - starts
-    onsets = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)  # a pulse at each sound
+    # a pulse at each sound
+    onsets = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)
     log_change = gain * drive(course, electrodes.weights, who) + onsets * who.onset[0]
     log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
@@ -532,7 +620,12 @@ def record_trial(
     counts[:, pair] = pair_rng.binomial(counts[:, pair], 1 - HEARD_TWICE) + copies
 
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
-    hum = hum + POWER_DEPTH * onsets * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
+    hum = (
+        hum
+        + POWER_DEPTH * onsets * who.onset[1]
+        + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
+        + common
+    )
     hum = np.where(electrodes.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
     flicker[:, pair] = flicker[:, who.paired]
@@ -545,7 +638,9 @@ LAPSE_BINS = 85  # mean length of a lapse: 1.7 s
 LAPSE_GAIN = 0.1  # what is left of the tuning in it
 
 # %% ../../nbs/simulate/recordings.ipynb #015c6d93
-def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
+def tuning_gain(
+    config: SimulateConfig, day: float, bins: int, rng: np.random.Generator
+) -> np.ndarray:  # (T, 1)
     "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
     from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
 
@@ -553,7 +648,9 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
     decay = np.exp(-1 / WANDER_BINS)
     start = rng.standard_normal()
     noise = rng.standard_normal(bins) * np.sqrt(1 - decay**2)
-    gain = np.exp(trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0])
+    gain = np.exp(
+        trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0]
+    )
     share = config.lapses
     lapse = np.zeros(bins, bool)
     if share > 0:  # lapses and the time between them are exponential
@@ -586,7 +683,9 @@ LONG_SESSION = 200  # trials
 def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
     "Return the sums over a trial that z-scoring needs."
     values = features.astype(np.float64)
-    return np.stack([np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)])
+    return np.stack(
+        [np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)]
+    )
 
 # %% ../../nbs/simulate/recordings.ipynb #74d45025
 def zscore(
@@ -612,9 +711,14 @@ class SessionSimulator:
         self.config = config
         self.planned = planned
         self.day = day_number(planned[0].session)
-        self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
-        # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that comes in its course
-        gain, loss, tempo, mixing = (np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14))
+        self.electrodes = electrodes_on(
+            who, self.day, config.difficulty, config.drift, config.lasting
+        )
+        # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that
+        # comes in its course
+        gain, loss, tempo, mixing = (
+            np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14)
+        )
         self.log_gain = config.day_gain * gain.standard_normal()
         self.tempo = float(np.exp(config.tempo * tempo.standard_normal()))
         self.fate = loss.random(NUM_ELECTRODES)
@@ -636,9 +740,15 @@ class SessionSimulator:
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
         weights = [electrodes.weights, electrodes.power_weights]
         if share > 0:  # part of the tuning is replaced by another electrode's
-            weights = [np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights]
-        lost = (self.fate < config.lost) | ((self.fate < 1.5 * config.lost) & (self.moment <= position))
-        electrodes = replace(electrodes, weights=weights[0], power_weights=weights[1], dead=electrodes.dead | lost)
+            weights = [
+                np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights
+            ]
+        lost = (self.fate < config.lost) | (
+            (self.fate < 1.5 * config.lost) & (self.moment <= position)
+        )
+        electrodes = replace(
+            electrodes, weights=weights[0], power_weights=weights[1], dead=electrodes.dead | lost
+        )
         disturbances = rng.spawn(1)[0]  # so that they leave the other draws alone
         phonemes = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
         timing = draw_timing(phonemes, config.bins_per_phoneme * self.tempo, rng)
@@ -663,13 +773,21 @@ class SessionSimulator:
         features = zscore(raw, preceding)
         if self.config.coupling:
             features = np.minimum(features, LARGEST)
-        return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
-                     sentence=plan.sentence)
+        return Trial(
+            features,
+            np.array(plan.labels, np.int64),
+            plan.session,
+            plan.block,
+            plan.number,
+            sentence=plan.sentence,
+        )
 
     def trial(self, position: int) -> Trial:
         "Return one planned trial; makes up to 20 others for their statistics."
         preceding = range(max(position - WINDOW, -CALIBRATION), position)
-        return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in preceding])
+        return self.finished(
+            position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in preceding]
+        )
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "Yield all trials in order of recording, each with its split."
@@ -692,8 +810,11 @@ def write_session(session: SessionSimulator, folder: Path, progress: tqdm) -> in
     total = 0
     splits = {plan.split for plan in session.planned}
     with ExitStack() as stack:
-        writers = {split: stack.enter_context(SessionWriter(folder / session.planned[0].session, split))
-                   for split in SPLITS if split in splits}
+        writers = {
+            split: stack.enter_context(SessionWriter(folder / session.planned[0].session, split))
+            for split in SPLITS
+            if split in splits
+        }
         for split, trial in session:
             writers[split].write(trial)
             total += len(trial.features)
@@ -709,21 +830,34 @@ def simulate(
     "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
     out = Path(out)
     plan = Schedule(config)
-    trained = sum(min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions)
+    trained = sum(
+        min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions
+    )
     bins = trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
     needed = bins * NUM_FEATURES * 4 / 1e9
     free = free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")
-    if out.exists() and any(not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()):
+    if out.exists() and any(
+        not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()
+    ):
         raise KitError(f"{out}: is not empty; choose a new folder")
     if 1.1 * needed > free:
         raise KitError(f"{out}: about {needed:.1f} GB are needed, but only {free:.1f} GB are free")
     sessions = open_sessions(config, plan)
     check_writable(out)
-    counts = {split: sum(one.split == split for session in sessions for one in session.planned) for split in SPLITS}
+    counts = {
+        split: sum(one.split == split for session in sessions for one in session.planned)
+        for split in SPLITS
+    }
     interval = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
-    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress, mininterval=interval)
+    bar = tqdm(
+        total=sum(counts.values()),
+        unit="trial",
+        desc="simulate",
+        disable=not progress,
+        mininterval=interval,
+    )
     with bar, atomic_folder(out / "hdf5_data_final") as folder:
         num_bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))

@@ -19,7 +19,9 @@ from .phonemes import BLANK, PHONEMES, to_ids
 @cache
 def real_errors() -> dict[str, Any]:  # do not change it
     "Return the figures of the published baseline."
-    return json.loads((resources.files("b2t_kit.text") / "real_errors.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (resources.files("b2t_kit.text") / "real_errors.json").read_text(encoding="utf-8")
+    )
 
 # %% ../../nbs/text/confusions.ipynb #8e4a683d
 @cache

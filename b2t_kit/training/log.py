@@ -65,7 +65,9 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
                 raise ValueError("it names no step and kind")
             for name, value in row.items():
                 is_number = value is None or isinstance(value, int | float) and abs(value) < 1e300
-                is_text = isinstance(value, str) and (name == "kind" or kind not in ("train", "eval"))
+                is_text = isinstance(value, str) and (
+                    name == "kind" or kind not in ("train", "eval")
+                )
                 if not (is_number or is_text):
                     raise ValueError(f"its {name} is not a number that a run writes")
             rows.append(row)
@@ -92,7 +94,11 @@ def series(
     name: str,  # a value of such rows, such as "loss"
 ) -> tuple[list[int], list[float]]:  # steps and values; rows without the value are left out
     "Return one curve from the rows of a run."
-    points = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
+    points = [
+        (row["step"], row[name])
+        for row in rows
+        if row["kind"] == kind and row.get(name) is not None
+    ]
     return [step for step, _ in points], [value for _, value in points]
 
 # %% ../../nbs/training/log.ipynb #ffcb5c88
@@ -203,14 +209,25 @@ def draw_runs(
     num_evals = max((len(series(rows, "eval", "loss")[0]) for rows in runs.values()), default=0)
     for number, (name, rows) in enumerate(runs.items()):
         colour = f"C{number}"
-        _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8, label=name if several else "training")
+        _draw_curve(
+            loss,
+            series(rows, "train", "loss"),
+            color=colour,
+            alpha=0.8,
+            label=name if several else "training",
+        )
         _draw_curve(loss, series(rows, "eval", "loss"), color=colour if several else "C1",
                     linestyle="--", label="_" if several else "validation")
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    _finish_axis(loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss")
-    _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation")
+    _finish_axis(
+        loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss"
+    )
+    _finish_axis(
+        error,
+        f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation",
+    )
     _finish_axis(rate, "learning rate")
     return figure
 
@@ -274,9 +291,14 @@ class Board:
         if self.where == "terminal" or (self.where == "notebook" and row["kind"] == "event"):
             print(row_text(row, self.total_steps), flush=True)
         if self.where == "notebook" and time.monotonic() - self.drawn_at >= self.every:
-            last = next((row for row in reversed(self.rows) if row["kind"] == "train"), {"kind": "train", "step": 0})
+            last = next(
+                (row for row in reversed(self.rows) if row["kind"] == "train"),
+                {"kind": "train", "step": 0},
+            )
             names = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
-            self.draw(row_text({name: last[name] for name in names if name in last}, self.total_steps))
+            self.draw(
+                row_text({name: last[name] for name in names if name in last}, self.total_steps)
+            )
 
     def draw(self, title: str) -> None:
         "Replace the figure."
@@ -297,5 +319,7 @@ class Board:
 def find_runs(folder: str | Path) -> dict[str, Path]:  # run folder by its path relative to `folder`
     "Return the run folders in a folder, sorted by name."
     folder = Path(folder)
-    folders = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
+    folders = sorted(
+        {path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)}
+    )
     return {str(path.relative_to(folder)): path for path in folders}
