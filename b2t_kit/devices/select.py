@@ -71,7 +71,7 @@ def choice_text(
         return f"{name}, as requested"
     chips = len(tpu_chips())
     gpus = torch.cuda.device_count()
-    hardware = " and ".join(f"{count or 'no'} {kind}{'s' * (count != 1)}" for count, kind in (
+    hardware = " and ".join(f"{count or 'no'} {kind}{'' if count == 1 else 's'}" for count, kind in (
         (chips, "TPU chip"), (gpus, "CUDA GPU")))
     reason = ", and ACCELERATE_USE_CPU is set" if name == "cpu" and (chips or gpus) else ""
     return f"{name}: this machine has {hardware}{reason}; another with --device"

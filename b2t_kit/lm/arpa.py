@@ -109,7 +109,7 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
         for fields in islice(rows, number):
             if not n < len(fields) <= n + 1 + inner:
                 raise ValueError(
-                    f"should be one of {number:,} n-grams: a probability, {n} word{'s' * (n > 1)} "
+                    f"should be one of {number:,} n-grams: a probability, {n} word{'s' if n > 1 else ''} "
                     f"and {'perhaps a' if inner else 'no'} backoff weight"
                 )
             if n == 1:

@@ -819,7 +819,7 @@ def check_decoder(device: "Device") -> str:
             f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
             f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly"
         )
-    chips = f"{device.chips} chip{'s' * (device.chips > 1)}"
+    chips = f"{device.chips} chips" if device.chips > 1 else f"{device.chips} chip"
     return f"losses and gradient of {len(batch['day'])} trials on {chips}, error {worst:.0e}"
 
 # %% ../../nbs/plan/doctor.ipynb #e8c056cb
@@ -890,7 +890,8 @@ def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
     def open_it() -> str:
         devices.append(open_device(name))
         idle = torch.cuda.device_count() - devices[0].world if devices[0].kind == "cuda" else 0
-        return devices[0].label + f"; {idle} more GPUs idle" * (idle > 0)
+        label = devices[0].label
+        return f"{label}; {idle} more GPUs idle" if idle > 0 else label
 
     parts = {
         "device": open_it,

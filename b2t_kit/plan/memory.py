@@ -680,7 +680,8 @@ def plan_task(
         for parts in (1, 2, 4, 8, 16, 32, 64):  # changes in rising order of cost
             for shard, remedy in options.items():
                 accumulation = config.accumulation * parts
-                remedy += f"--accumulation {accumulation}" * (parts > 1)
+                if parts > 1:
+                    remedy += f"--accumulation {accumulation}"
                 new_config = replace(config, shard=shard, accumulation=accumulation)
                 new_plan = MemoryPlan("", target, state_of(model, new_config, target))
                 if not remedy or not new_plan.fits:

@@ -197,7 +197,8 @@ def runs_text(lines: list[dict[str, Any]]) -> str:
                 ]
             )
     faults = [f"{line['run']}: {line['error']}" for line in lines if "error" in line]
-    return "\n".join([aligned(rows)] * (len(rows) > 1) + faults)
+    tables = [aligned(rows)] if len(rows) > 1 else []
+    return "\n".join(tables + faults)
 
 # %% ../../nbs/publish/runs.ipynb #ddfef209
 def nearest_recipe(
