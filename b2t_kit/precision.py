@@ -46,23 +46,31 @@ def resolve_precision(
 ) -> Precision:
     "Choose the policy for a device; a request that cannot work raises `KitError`."
     if requested != "auto" and requested not in COMPUTE_TYPES:
-        raise KitError(f"precision '{requested}' is unknown; choose auto, {', '.join(COMPUTE_TYPES)}")
+        raise KitError(
+            f"precision '{requested}' is unknown; choose auto, {', '.join(COMPUTE_TYPES)}"
+        )
     is_gpu = device_type == "cuda"
-    has_bfloat16 = is_gpu and capability is not None and capability >= (8, 0)  # NVIDIA Ampere is the first
+    # NVIDIA Ampere is the first
+    has_bfloat16 = is_gpu and capability is not None and capability >= (8, 0)
     if requested == "float16" and not is_gpu:
         raise KitError(f"precision float16 needs a CUDA GPU, not {device_type}; use bfloat16")
     version = ".".join(map(str, capability or ()))
     if requested != "auto":
         slow = requested == "bfloat16" and not has_bfloat16 and device_type not in ("xla", "tpu")
-        compute, reason = requested, "as requested" + ("; expect it to be slow here" if slow else "")
+        compute = requested
+        reason = "as requested" + ("; expect it to be slow here" if slow else "")
     elif device_type == "cpu":
-        compute, reason = "float32", "fast and exact on a CPU"
+        compute = "float32"
+        reason = "fast and exact on a CPU"
     elif not is_gpu:
-        compute, reason = "bfloat16", "a TPU's matrix unit multiplies bfloat16"
+        compute = "bfloat16"
+        reason = "a TPU's matrix unit multiplies bfloat16"
     elif has_bfloat16:
-        compute, reason = "bfloat16", f"compute capability {version} has bfloat16 units"
+        compute = "bfloat16"
+        reason = f"compute capability {version} has bfloat16 units"
     else:
-        compute, reason = "float16", f"compute capability {version} is below 8.0: no bfloat16 units"
+        compute = "float16"
+        reason = f"compute capability {version} is below 8.0: no bfloat16 units"
     return Precision(compute, scaler=compute == "float16", reason=reason)
 
 # %% ../nbs/03_precision.ipynb #ad4a2319
@@ -126,8 +134,11 @@ def refuse_ambient(
             raise KitError(f"{name}={value} is set: {effect}; unset it and start again")
     lines = []
     for name, value in sorted(ambient_settings(environment).items()):
-        is_switch = name.startswith(("ACCELERATE_USE_", "ACCELERATE_DOWNCAST", "ACCELERATE_DYNAMO_USE"))
-        neutral = ["", "0", "no", "false", "default"] + ([] if is_switch else ["1"])  # what launchers export anyway
+        is_switch = name.startswith(
+            ("ACCELERATE_USE_", "ACCELERATE_DOWNCAST", "ACCELERATE_DYNAMO_USE")
+        )
+        # what launchers export anyway
+        neutral = ["", "0", "no", "false", "default"] + ([] if is_switch else ["1"])
         if name.startswith("ACCELERATE_") and value.lower() not in neutral:
             lines.append(f"{name}={value} is ignored; give the setting to b2t_kit instead")
     return lines
@@ -148,8 +159,11 @@ def canary(
 # %% ../nbs/03_precision.ipynb #2e4d6ef9
 def _refuse_reduced(what: str, tensors: Mapping[str, torch.Tensor], remedy: str) -> None:
     "Raise `KitError` naming the first tensors that are floating point or complex, but not float32."
-    wrong = [f"{name} is {str(tensor.dtype).removeprefix('torch.')}" for name, tensor in tensors.items()
-             if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32]
+    wrong = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in tensors.items()
+        if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32
+    ]
     if wrong:
         more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
         raise KitError(f"{what} must be float32: {', '.join(wrong[:4])}{more}; {remedy}")
@@ -167,8 +181,14 @@ def audit_gradients(
     model: nn.Module,  # after a backward pass
 ) -> None:
     "Check that all gradients are float32, as optimizer and loss scaler expect; raise `KitError` if not."
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-    _refuse_reduced("gradients", gradients, "a parameter changed its type after the model was built")
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    _refuse_reduced(
+        "gradients", gradients, "a parameter changed its type after the model was built"
+    )
 
 # %% ../nbs/03_precision.ipynb #65f28fcd
 def audit_optimizer(
@@ -177,17 +197,26 @@ def audit_optimizer(
 ) -> None:
     "Check that an optimizer's state is float32; raise `KitError` if not."
     names = {parameter: name for name, parameter in model.named_parameters()}
-    state = {f"{key} of {names.get(parameter, f'parameter {number}')}": value
-             for number, (parameter, values) in enumerate(optimizer.state.items()) for key, value in values.items()}
-    _refuse_reduced("optimizer state", {name: value for name, value in state.items() if torch.is_tensor(value)},
-                    "load float32 parameters before building the optimizer")
+    state = {
+        f"{key} of {names.get(parameter, f'parameter {number}')}": value
+        for number, (parameter, values) in enumerate(optimizer.state.items())
+        for key, value in values.items()
+    }
+    _refuse_reduced(
+        "optimizer state",
+        {name: value for name, value in state.items() if torch.is_tensor(value)},
+        "load float32 parameters before building the optimizer",
+    )
 
 # %% ../nbs/03_precision.ipynb #cc0300ee
 def tensor_fingerprint(model: nn.Module) -> dict[str, str]:  # such as "float32 [4, 2]"
     "Type, shape and `requires_grad` of every parameter and buffer, by name."
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-            f"{'' if tensor.requires_grad else ' without gradient'}" for name, tensor in tensors.items()}
+    return {
+        name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        f"{'' if tensor.requires_grad else ' without gradient'}"
+        for name, tensor in tensors.items()
+    }
 
 # %% ../nbs/03_precision.ipynb #3651b808
 @torch.no_grad()
@@ -216,7 +245,8 @@ def unchanged(
     "Run a hook inside this block, then restore training modes; a changed model raises `KitError`."
     modes = [(module, module.training) for module in model.modules()]
     parameters = dict(model.named_parameters())
-    before, sums = tensor_fingerprint(model), checksum(model)
+    before = tensor_fingerprint(model)
+    sums = checksum(model)
     old_settings = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         yield
@@ -229,15 +259,25 @@ def unchanged(
     after = tensor_fingerprint(model)
     if changed := [name for name in {**before, **after} if before.get(name) != after.get(name)]:
         old, new = (side.get(changed[0], "absent") for side in (before, after))
-        raise KitError(f"hook '{hook_name}' changed {changed[0]} from {old} to {new}{_more(changed)}; work on a copy")
+        raise KitError(
+            f"hook '{hook_name}' changed {changed[0]} from {old} to {new}{_more(changed)}; work "
+            "on a copy"
+        )
     current = dict(model.named_parameters())
-    if replaced := [name for name, parameter in parameters.items() if current[name] is not parameter]:
-        raise KitError(f"hook '{hook_name}' replaced {', '.join(replaced[:4])}, which the optimizer still holds")
+    if replaced := [
+        name for name, parameter in parameters.items() if current[name] is not parameter
+    ]:
+        raise KitError(
+            f"hook '{hook_name}' replaced {', '.join(replaced[:4])}, which the optimizer still "
+            "holds"
+        )
     if settings != old_settings:
         raise KitError(f"hook '{hook_name}' changed torch's default dtype or gradient mode")
     sums_after = checksum(model)
     if changed := [name for name in sums if sums[name] != sums_after[name]]:
-        raise KitError(f"hook '{hook_name}' changed the values of {changed[0]}{_more(changed)}; work on a copy")
+        raise KitError(
+            f"hook '{hook_name}' changed the values of {changed[0]}{_more(changed)}; work on a copy"
+        )
 
 
 def _more(names: list[str]) -> str:

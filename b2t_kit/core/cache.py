@@ -26,7 +26,8 @@ __all__ = ['MEMO', 'REMEMBERED', 'file_mark', 'plain', 'content_hash', 'file_sta
 # %% ../../nbs/core/cache.ipynb #3a0467d1
 def file_mark(path: Path) -> dict[str, Any]:  # "bytes" and "sha256"
     "Return the size and SHA-256 of a file."
-    size, digest = regular_file(path).stat().st_size, hashlib.sha256()
+    size = regular_file(path).stat().st_size
+    digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         blocks = iter(lambda: file.read(1 << 20), b"")
         for block in track_progress(blocks, size, f"reading {path.name}", "B", lambda block: file.tell()):
@@ -56,7 +57,8 @@ def file_state(
     return state if time.time_ns() - max(state[1:3]) > _SETTLED else None
 
 # %% ../../nbs/core/cache.ipynb #54ac3d52
-MEMO = "fingerprint.json"  # usual name of the file that remembers hashes, in a run folder or beside an output
+# usual name of the file that remembers hashes, in a run folder or beside an output
+MEMO = "fingerprint.json"
 _of_this_process: dict[str, dict[str, Any]] = {}  # path -> "state" and "hashes"
 
 # %% ../../nbs/core/cache.ipynb #3a571ec4
@@ -65,7 +67,8 @@ class HashCache:
 
     def __init__(self, memo: str | Path | None = None) -> None:
         "A missing or damaged file costs no more than time."
-        self.memo, self.kept = None if memo is None else Path(memo), dict[str, Any]()
+        self.memo = None if memo is None else Path(memo)
+        self.kept = dict[str, Any]()
         with suppress(KitError):
             content = load_json(self.memo) if self.memo is not None and self.memo.exists() else {}
             self.kept = content if isinstance(content, dict) else {}
@@ -73,7 +76,10 @@ class HashCache:
     def known(self, path: Path, state: list[int] | None) -> dict[str, str]:  # what was hashed -> its hash
         "Return the hashes that need not be computed of a file that has this state now."
         hashes: dict[str, str] = {}
-        for entry in (self.kept.get(f"{path.parent.name}/{path.name}"), _of_this_process.get(str(path.resolve()))):
+        for entry in (
+            self.kept.get(f"{path.parent.name}/{path.name}"),
+            _of_this_process.get(str(path.resolve())),
+        ):
             if state and isinstance(entry, dict) and entry.get("state") == state:
                 hashes |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
         return hashes
@@ -91,14 +97,18 @@ class HashCache:
         self.kept = entries
 
 # %% ../../nbs/core/cache.ipynb #cf3ac1c6
-REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
+# bytes; smaller files are hashed each time, which takes less than a tenth of a second
+REMEMBERED = 1 << 26
 
 
-def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None) -> str:
+def remembered_hash(
+    path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None
+) -> str:
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
         return make()
-    memory, state = HashCache(memo), file_state(path)
+    memory = HashCache(memo)
+    state = file_state(path)
     hashes = memory.known(path, state)
     if what not in hashes:
         hashes[what] = make()
@@ -135,7 +145,10 @@ class CachedFiles:
 
     def seal(self) -> None:
         "Write the note of the files as they are now."
-        save_json(self.note, {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}})
+        save_json(
+            self.note,
+            {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}},
+        )
 
 # %% ../../nbs/core/cache.ipynb #84e05a15
 def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> mark
@@ -143,7 +156,11 @@ def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> 
     path = Path(path)
     with suppress(KitError, OSError):
         note = load_json(path.with_name(f"{path.name}.key"))
-        if isinstance(note, dict) and isinstance(note.get("key"), dict) and isinstance(note.get("files"), dict):
+        if (
+            isinstance(note, dict)
+            and isinstance(note.get("key"), dict)
+            and isinstance(note.get("files"), dict)
+        ):
             return note
     return {}
 
@@ -156,7 +173,9 @@ def stored_key(
     path, note = Path(path), note_of(path)
     with suppress(KitError, OSError, KeyError):
         filenames = names or [path.name, *note["files"]]
-        if all(note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in filenames):
+        if all(
+            note["files"][name] == file_mark(path.with_name(Path(name).name)) for name in filenames
+        ):
             return note["key"]
     return None
 
@@ -181,5 +200,6 @@ def cache_file(
 # %% ../../nbs/core/cache.ipynb #dbf82d89
 def differing(key: Mapping[str, Any], other: Any) -> list[str]:
     "Return the names of the parts, in order, in which a key differs from another, or from a stored one."
-    ours, theirs = plain(key), other if isinstance(other, dict) else {}
+    ours = plain(key)
+    theirs = other if isinstance(other, dict) else {}
     return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]

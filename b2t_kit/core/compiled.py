@@ -59,9 +59,22 @@ def _names_read(code: CodeType) -> set[str]:
 @cache
 def _code_text(code: CodeType) -> str:
     "Return bytecode, names and constants; not the lines, which comments move."
-    constants = [_code_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
-    return repr((code.co_code, code.co_exceptiontable, code.co_flags, code.co_argcount, code.co_names, code.co_varnames,
-                 code.co_freevars, code.co_cellvars, constants))
+    constants = [
+        _code_text(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts
+    ]
+    return repr(
+        (
+            code.co_code,
+            code.co_exceptiontable,
+            code.co_flags,
+            code.co_argcount,
+            code.co_names,
+            code.co_varnames,
+            code.co_freevars,
+            code.co_cellvars,
+            constants,
+        )
+    )
 
 
 def _value_text(value: Any) -> str:
@@ -72,33 +85,49 @@ def _value_text(value: Any) -> str:
         return f"array {value.dtype} {value.shape} {value.tobytes().hex()}"
     if isinstance(value, tuple):
         return f"{type(value).__qualname__}({', '.join(map(_value_text, value))})"
-    if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != "b2t_kit":  # whose attributes may change
+    # whose attributes may change
+    if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != "b2t_kit":
         return f"module {value.__name__}"
     if isinstance(value, (type, FunctionType, Dispatcher, BuiltinFunctionType, np.ufunc)):
-        return f"{getattr(value, '__module__', '')}.{value.__name__} {getattr(value, '_fields', '')}"
+        return (
+            f"{getattr(value, '__module__', '')}.{value.__name__} {getattr(value, '_fields', '')}"
+        )
     raise TypeError(f"{value!r} has no name")
 
 
 def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
     """Return a text for each part that machine code of a function is made from, and the compiled functions it calls;
     raise `TypeError` if a part has none."""
-    texts, called, queue, seen = list[str](), list[Dispatcher](), [function], set[int]()
+    texts = list[str]()
+    called = list[Dispatcher]()
+    queue = [function]
+    seen = set[int]()
     while queue:
         part = queue.pop()
         python = getattr(part, "py_func", part)
         if id(python) in seen:
             continue
         seen.add(id(python))
-        values = {name: getattr(builtins, name, None) for name in sorted(_names_read(python.__code__))}
+        values = {
+            name: getattr(builtins, name, None) for name in sorted(_names_read(python.__code__))
+        }
         values |= {name: python.__globals__[name] for name in values if name in python.__globals__}
-        values |= dict(zip(python.__code__.co_freevars, (cell.cell_contents for cell in python.__closure__ or ())))
+        values |= dict(
+            zip(
+                python.__code__.co_freevars,
+                (cell.cell_contents for cell in python.__closure__ or ()),
+            )
+        )
         texts += [f"{python.__module__}.{python.__qualname__}", _code_text(python.__code__),
                   _value_text(python.__defaults__)]
         texts += [f"{name}: {_value_text(value)}" for name, value in sorted(values.items())]
         if isinstance(part, Dispatcher):
             called.append(part)
             options = part.targetoptions.items()
-            texts += sorted(f"{name}: {sorted(value) if isinstance(value, set) else value}" for name, value in options)
+            texts += sorted(
+                f"{name}: {sorted(value) if isinstance(value, set) else value}"
+                for name, value in options
+            )
         for value in (*values.values(), *_versions.get(python, ())):
             is_function = isinstance(value, (FunctionType, Dispatcher))
             if is_function and value.__module__.split(".")[0] not in ("numpy", "numba"):
@@ -116,12 +145,16 @@ def _nobody_else_writes(path: str | Path | int) -> bool:
     if os.name != "posix":
         return True
     owners = {0, os.geteuid(), PACKAGE.stat().st_uid}
-    return status.st_uid in owners and not status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
+    return (
+        status.st_uid in owners and not status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
+    )
 
 
 def _list_in_record(path: Path) -> None:
     "Add a file to the list of installed ones beside the package; a checkout has none."
-    for record in PACKAGE.parent.glob("b2t_kit-*.dist-info/RECORD") if path.is_relative_to(PACKAGE) else ():
+    for record in (
+        PACKAGE.parent.glob("b2t_kit-*.dist-info/RECORD") if path.is_relative_to(PACKAGE) else ()
+    ):
         entry = f"{path.relative_to(PACKAGE.parent).as_posix()},,\n"
         if entry not in record.read_text(encoding="utf-8"):
             with open(record, "a", encoding="utf-8") as file:
@@ -163,13 +196,18 @@ class StoredCode:
     "The machine code of one function on disk, by the methods that numba calls: a file for each signature."
     def __init__(self, function: Dispatcher) -> None:
         self.function = function
-        self.compiled_from = set[str]()  # hashes of the parts of what this process has compiled or loaded
+        # hashes of the parts of what this process has compiled or loaded
+        self.compiled_from = set[str]()
         folder = numba.config.CACHE_DIR
-        self.cache_path = Path(folder) / "b2t_kit" if folder else PACKAGE / "__pycache__/machine_code"
+        self.cache_path = (
+            Path(folder) / "b2t_kit" if folder else PACKAGE / "__pycache__/machine_code"
+        )
 
     def path(self, signature: Any, target: Any) -> Path | None:
         "Return the file of a signature; `target` is numba's description of the processor. None if it cannot be named."
-        settings = [getattr(numba.config, name) for name in ("BOUNDSCHECK", "OPT", "DEBUGINFO_DEFAULT")]
+        settings = [
+            getattr(numba.config, name) for name in ("BOUNDSCHECK", "OPT", "DEBUGINFO_DEFAULT")
+        ]
         versions = [sys.version, numba.__version__, version("llvmlite"), np.__version__]
         try:
             parts, called = _parts(self.function)
@@ -180,7 +218,14 @@ class StoredCode:
         except (TypeError, ValueError):
             return None
         self.compiled_from.add(content_hash(parts))
-        key = [parts, signature, list(_fields(signature)), target.codegen().magic_tuple(), versions, settings]
+        key = [
+            parts,
+            signature,
+            list(_fields(signature)),
+            target.codegen().magic_tuple(),
+            versions,
+            settings,
+        ]
         return self.cache_path / f"{self.function.__name__}-{content_hash(list(map(str, key)))}.nbc"
 
     def load_overload(self, signature: Any, target: Any) -> Any:

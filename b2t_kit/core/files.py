@@ -67,7 +67,9 @@ def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise KitError(f"{path}: could not be written ({error.strerror}); nothing was changed") from error
+        raise KitError(
+            f"{path}: could not be written ({error.strerror}); nothing was changed"
+        ) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -92,8 +94,11 @@ def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
     try:
         handle = os.open(path, flags, 0o666)  # less the umask
     except OSError as error:
-        reason = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
-            f"cannot be written ({error.strerror})")
+        reason = (
+            "is a link or a pipe; remove it"
+            if Path(path).is_symlink() or error.errno == errno.ENXIO
+            else (f"cannot be written ({error.strerror})")
+        )
         raise KitError(f"{path}: {reason}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -107,8 +112,14 @@ def remove_leftovers(path: Path) -> None:
     with suppress(OSError):  # a folder that cannot be listed, or an entry of another user
         for entry in list(path.parent.iterdir()):
             if pattern.fullmatch(entry.name):
-                print(f"{entry}: left behind by a killed process, removed", file=sys.stderr, flush=True)
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+                print(
+                    f"{entry}: left behind by a killed process, removed",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                shutil.rmtree(
+                    entry
+                ) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 # %% ../../nbs/core/files.ipynb #b34d8e4a
 _locked: dict[Path, int] = {}  # lock files that this process holds -> thread
@@ -159,7 +170,11 @@ def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open 
             raise KitError(f"{output}: {_writer(path)} is writing it; wait until that has ended, "
                            "or choose another name")
         if not taken and not waited:
-            print(f"{output}: waiting for {_writer(path)}, which is writing it", file=sys.stderr, flush=True)
+            print(
+                f"{output}: waiting for {_writer(path)}, which is writing it",
+                file=sys.stderr,
+                flush=True,
+            )
             waited = True
         time.sleep(0.0 if taken else _LOOK_EVERY)
     with suppress(OSError):  # a full disk
@@ -229,24 +244,39 @@ def known_mistake(path: Path) -> str:
     "Return a well-known fault of a file or folder; empty if it has none, or cannot be read."
     if path.is_dir():
         if any(path.glob("*.fst")):
-            return "is the folder of a search graph; search with an n-gram model: give its .arpa, or KenLM's .bin"
+            return (
+                "is the folder of a search graph; search with an n-gram model: give its .arpa, or "
+                "KenLM's .bin"
+            )
         adapter = (path / "adapter_config.json").exists() and not (path / "config.json").exists()
-        return "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, save_pretrained)" * adapter
-    damaged = OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError  # their readers say how
+        return (
+            "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, "
+            "save_pretrained)" * adapter
+        )
+    # their readers say how
+    damaged = OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError
     with suppress(*damaged), open(path, "rb") as file:
-        size, head = path.stat().st_size, file.read(8)
+        size = path.stat().st_size
+        head = file.read(8)
         if head == b"version " and b"git-lfs" in file.read(100):
-            return f"is a pointer of Git LFS, {size} bytes, and not the file itself; run `git lfs pull`"
+            return (
+                f"is a pointer of Git LFS, {size} bytes, and not the file itself; run `git lfs "
+                "pull`"
+            )
         damage = ""
         if path.suffix == ".safetensors" and 8 <= size:
             needed = 8 + int.from_bytes(head, "little")
             if needed <= min(size, 1 << 24):
                 tensors = json.loads(file.read(needed - 8))
-                needed += max(one["data_offsets"][1] for name, one in tensors.items() if name[:2] != "__")
+                needed += max(
+                    one["data_offsets"][1] for name, one in tensors.items() if name[:2] != "__"
+                )
             damage = f"{size:,} of {needed:,} bytes are there" if size < needed < 1 << 50 else ""
         if head[:4] == b"PK\3\4":
             file.seek(max(0, size - 66_000))
-            damage = "it begins as a zip archive and has no end" if b"PK\5\6" not in file.read() else ""
+            damage = (
+                "it begins as a zip archive and has no end" if b"PK\5\6" not in file.read() else ""
+            )
         return f"is cut short ({damage}); download it again" if damage else ""
     return ""
 
@@ -258,7 +288,10 @@ def regular_file(path: str | Path) -> Path:
         kind = path.stat().st_mode
     except (OSError, ValueError):
         return path
-    piped = stat.S_ISFIFO(kind) and str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))  # by a shell
+    # by a shell
+    piped = stat.S_ISFIFO(kind) and str(path).startswith(
+        ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+    )
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or piped):
         raise KitError(f"{path}: is a pipe, a socket or a device; give a file")
     if not piped and (mistake := known_mistake(path)):
@@ -273,7 +306,8 @@ def clear_way(path: Path) -> Path:
     return path
 
 # %% ../../nbs/core/files.ipynb #dc3c6ddb
-_MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
+# bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
+_MAX_TEXT = 1 << 30
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -317,8 +351,12 @@ def parse_json(text: str | bytes) -> Any:
         return values
 
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8"), parse_int=whole, parse_float=finite,
-                          object_pairs_hook=once)
+        return json.loads(
+            text if isinstance(text, str) else text.decode("utf-8"),
+            parse_int=whole,
+            parse_float=finite,
+            object_pairs_hook=once,
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -349,7 +387,8 @@ def as_png(figure: Figure, dpi: float | None = None) -> bytes:  # of matplotlib;
     from matplotlib import pyplot
     from PIL import Image  # Pillow comes with matplotlib
 
-    large, small = io.BytesIO(), io.BytesIO()
+    large = io.BytesIO()
+    small = io.BytesIO()
     figure.savefig(large, format="png", dpi=dpi or "figure")
     Image.open(large).convert("RGB").quantize(128).save(small, format="png", optimize=True)
     pyplot.close(figure)
@@ -380,7 +419,9 @@ def check_target(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     if os.path.exists(path) and not os.path.isfile(path):
         raise KitError(f"{path}: is not a plain file; choose another name")
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
-        raise KitError(f"{path}: cannot be written, because {folder} is not a folder that can be written in")
+        raise KitError(
+            f"{path}: cannot be written, because {folder} is not a folder that can be written in"
+        )
 
 # %% ../../nbs/core/files.ipynb #ebbc9843
 def existing(folder: Path) -> Path:
@@ -404,7 +445,9 @@ class Platform:
 # %% ../../nbs/core/files.ipynb #4881c4a4
 def platform(environment: Mapping[str, str] = os.environ) -> Platform:
     "Return Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
-    folder, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
+    folder = Path.cwd()
+    kaggle = Path("/kaggle")
+    content = Path("/content")
     if environment.get("KAGGLE_KERNEL_RUN_TYPE"):
         inputs = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
         return Platform("kaggle", inputs, kaggle / "working", kaggle / "temp")

@@ -38,10 +38,15 @@ class Rank:
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment) and "RANK" not in environment:
-        raise KitError("accelerate launch started this process alone, though it was asked for several: without GPUs it "
-                       "connects none; on one machine start with: torchrun --standalone --nproc-per-node N -m b2t_kit "
-                       "train ...; on several with: torchrun --nnodes ..., see the page of several machines")
+    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(
+        environment
+    ) and "RANK" not in environment:
+        raise KitError(
+            "accelerate launch started this process alone, though it was asked for several: "
+            "without GPUs it connects none; on one machine start with: torchrun --standalone "
+            "--nproc-per-node N -m b2t_kit train ...; on several with: torchrun --nnodes ..., see "
+            "the page of several machines"
+        )
     try:
         world = int(environment.get("WORLD_SIZE") or 1)
         if world == 1:
@@ -53,7 +58,10 @@ def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     except (KeyError, ValueError):  # said below
         pass
     variables = ", ".join(f"{name}={environment.get(name) or '(not set)'}" for name in names)
-    raise KitError(f"{variables}: do not fit together; start several processes with torchrun or accelerate launch")
+    raise KitError(
+        f"{variables}: do not fit together; start several processes with torchrun or accelerate "
+        "launch"
+    )
 
 # %% ../../nbs/core/processes.ipynb #998a8122
 def child_environment() -> dict[str, str]:
@@ -62,16 +70,22 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
 
 # %% ../../nbs/core/processes.ipynb #f88482dd
-_MEETING: list[Any] = []  # where this process has met the others, which may still read there when it has left
+# where this process has met the others, which may still read there when it has left
+_MEETING: list[Any] = []
 
 
 def _open_meeting(serves: bool, seconds: float) -> Any:
     "Return the key-value store of this start of the processes, which one of them serves, or the launcher."
     import torch.distributed as dist
 
-    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", int(os.environ["MASTER_PORT"])
-    server = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=seconds))
-    return dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = int(os.environ["MASTER_PORT"])
+    server = dist.TCPStore(
+        host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=seconds)
+    )
+    return dist.PrefixStore(
+        f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server
+    )
 
 
 def join(
@@ -85,27 +99,37 @@ def join(
 
     if dist.is_initialized():
         return
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun that is killed ends no process that it started
+    # torchrun that is killed ends no process that it started
+    if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     if backend == "gloo":
         _choose_interface(place)
-    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", os.environ.get("MASTER_PORT") or "not set"
-    process, period = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = os.environ.get("MASTER_PORT") or "not set"
+    process = f"process {place.rank} of {place.world}"
+    period = f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
-        raise KitError(f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch")
+        raise KitError(
+            f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch"
+        )
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_server = place.rank == 0 and not kept_by_launcher
     try:
         meeting = _MEETING[0] if _MEETING else _open_meeting(is_server, timeout)
     except (dist.DistError, RuntimeError) as error:
         if is_server:
-            reason = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
-            raise KitError(f"port {port} on {host} {reason}; let the launcher choose (accelerate launch "
-                           "--main_process_port 0)") from error
+            reason = (
+                "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
+            )
+            raise KitError(
+                f"port {port} on {host} {reason}; let the launcher choose (accelerate launch "
+                "--main_process_port 0)"
+            ) from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
         raise KitError(f"{process}: {keeper} did not answer at {host}:{port} {period}") from error
     _MEETING[:], store = [meeting], dist.PrefixStore(purpose, meeting)
-    missing, deadline = list(range(place.world)), time.monotonic() + timeout
+    missing = list(range(place.world))
+    deadline = time.monotonic() + timeout
     try:
         store.set(f"joined/{place.rank}", "yes")
         while missing and time.monotonic() < deadline:
@@ -117,8 +141,11 @@ def join(
         period = "before the meeting point closed"  # the process that kept it has given up
     if missing:
         ranks = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        raise KitError(f"{process}: no sign of process {ranks} {period}; look for its own error above")
-    # DDP imports it, and an open group would stay in the defaults of its functions for ever, with its threads
+        raise KitError(
+            f"{process}: no sign of process {ranks} {period}; look for its own error above"
+        )
+    # DDP imports it, and an open group would stay in the defaults of its functions for ever, with
+    # its threads
     import torch.distributed.nn  # noqa: F401
 
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world)
@@ -136,7 +163,8 @@ def _choose_interface(place: Rank) -> None:
 
     Debian's /etc/hosts says so, and gloo would offer the others an address that leads back to themselves. Raises
     `KitError` if the network cannot be told."""
-    host, addresses = os.environ.get("MASTER_ADDR") or "127.0.0.1", dict[str, str]()
+    host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
+    addresses = dict[str, str]()
     with suppress(OSError):
         addresses = {name: socket.gethostbyname(name) for name in (socket.gethostname(), host)}
     own = addresses.get(socket.gethostname(), "")
@@ -149,20 +177,35 @@ def _choose_interface(place: Rank) -> None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((addresses[host], 9))  # sends nothing
         address = probe.getsockname()[0]
-        name = next((name for name, ones in psutil.net_if_addrs().items()
-                     if address in [one.address for one in ones] and not address.startswith("127.")), "")
+        name = next(
+            (
+                name
+                for name, ones in psutil.net_if_addrs().items()
+                if address in [one.address for one in ones] and not address.startswith("127.")
+            ),
+            "",
+        )
     if not name:
-        raise KitError(f"this machine's name, {socket.gethostname()}, is the loopback address {own}, which other "
-                       "machines cannot reach; set GLOO_SOCKET_IFNAME to the interface that leads to them "
-                       "(`ip address` lists them), or correct /etc/hosts")
+        raise KitError(
+            f"this machine's name, {socket.gethostname()}, is the loopback address {own}, which "
+            "other machines cannot reach; set GLOO_SOCKET_IFNAME to the interface that leads to "
+            "them (`ip address` lists them), or correct /etc/hosts"
+        )
     os.environ["GLOO_SOCKET_IFNAME"] = name
-    print(f"network    {name}: this machine's name is the loopback address {own}; GLOO_SOCKET_IFNAME chooses another",
-          flush=True)
+    print(
+        f"network    {name}: this machine's name is the loopback address {own}; "
+        "GLOO_SOCKET_IFNAME chooses another",
+        flush=True,
+    )
 
 # %% ../../nbs/core/processes.ipynb #d6adfa26
 def _tell_others(error: str) -> None:
     "Leave an error where the other processes wait for this one, if they may."
-    several = os.environ.get("WORLD_SIZE", "1") != "1" and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ)
+    several = os.environ.get("WORLD_SIZE", "1") != "1" and {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+    } <= set(os.environ)
     if several and not _MEETING:
         with suppress(RuntimeError, ValueError):  # nobody waits
             who = f"process {os.environ['RANK']}, on {socket.gethostname()}"
@@ -171,8 +214,13 @@ def _tell_others(error: str) -> None:
 # %% ../../nbs/core/processes.ipynb #b1e8e672
 def lost_contact(error: Exception) -> bool:
     "Return whether an error of torch says that another process is gone."
-    return os.environ.get("WORLD_SIZE", "1") != "1" and bool(re.search(
-        "gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|heartbeat", str(error), re.IGNORECASE))
+    return os.environ.get("WORLD_SIZE", "1") != "1" and bool(
+        re.search(
+            "gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|heartbeat",
+            str(error),
+            re.IGNORECASE,
+        )
+    )
 
 # %% ../../nbs/core/processes.ipynb #5b93cb24
 def leave() -> None:

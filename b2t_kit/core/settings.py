@@ -26,7 +26,8 @@ __all__ = ['SEED', 'TEMPERATURE', 'to_dict', 'kinds_of', 'converted', 'from_dict
 def to_dict(config: Any) -> dict[str, Any]:
     "Return a dataclass as plain dictionaries, lists, numbers and text, ready for JSON."
     def plainly(value: Any) -> Any:
-        if is_dataclass(value) and hasattr(value, "record"):  # it says itself what it is recorded as, such as a model
+        # it says itself what it is recorded as, such as a model
+        if is_dataclass(value) and hasattr(value, "record"):
             return value.record()
         if is_dataclass(value):
             return {item.name: plainly(getattr(value, item.name)) for item in fields(value)}
@@ -50,10 +51,12 @@ def converted(
 ) -> Any:
     "Return `value` as a field's type: lists become tuples, 3 is a float, 3.5 is not an int. Raises `KitError`."
     for kind in kinds_of(annotation):
-        origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        origin = typing.get_origin(kind)
+        parts = typing.get_args(kind)
         if value is None and kind is types.NoneType or origin is typing.Literal and value in parts:
             return value
-        if hasattr(kind, "from_record") and isinstance(value, dict):  # it says itself what it was recorded as
+        # it says itself what it was recorded as
+        if hasattr(kind, "from_record") and isinstance(value, dict):
             return kind.from_record(value, name)
         if is_dataclass(kind) and isinstance(value, dict):
             return from_dict(typing.cast(type, kind), value, name)
@@ -65,8 +68,16 @@ def converted(
             number = kind(value)
             if number == value and (kind is float or abs(number) < 2**63):
                 return number
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}
-    expected = " or ".join(words.get(kind, str(kind).replace("typing.", "")) for kind in kinds_of(annotation))
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        types.NoneType: "none",
+    }
+    expected = " or ".join(
+        words.get(kind, str(kind).replace("typing.", "")) for kind in kinds_of(annotation)
+    )
     text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     raise KitError(f"{name}: {text} is not {expected}")
 
@@ -75,12 +86,15 @@ def from_dict(config_class: type, values: dict[str, Any], prefix: str = "") -> A
     "Build a configuration; an unknown key or a wrong type raises `KitError` naming it."
     if not isinstance(values, dict):
         raise KitError(f"{prefix or 'the content'} should be names and values in braces")
-    hints, names = typing.get_type_hints(config_class), [item.name for item in fields(config_class)]
+    hints = typing.get_type_hints(config_class)
+    names = [item.name for item in fields(config_class)]
     dotted = {name: f"{prefix}.{name}" if prefix else name for name in values}
     for name in values:
         if name not in names:
             raise KitError(f"unknown setting '{dotted[name]}'; known here: {', '.join(names)}")
-    return config_class(**{name: converted(value, hints[name], dotted[name]) for name, value in values.items()})
+    return config_class(
+        **{name: converted(value, hints[name], dotted[name]) for name, value in values.items()}
+    )
 
 # %% ../../nbs/core/settings.ipynb #4b75e60c
 def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -88,8 +102,11 @@ def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     settings: dict[str, tuple[Any, Any]] = {}
     hints = typing.get_type_hints(type(config))
     for item in fields(config):
-        name, value = prefix + item.name, getattr(config, item.name)
-        settings |= leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
+        name = prefix + item.name
+        value = getattr(config, item.name)
+        settings |= (
+            leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
+        )
     return settings
 
 # %% ../../nbs/core/settings.ipynb #c4bddd10
@@ -98,9 +115,12 @@ def override(
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
 ) -> Any:
     "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
-    settings, changes = leaves(config), dict[str, Any]()
+    settings = leaves(config)
+    changes = dict[str, Any]()
     for name, value in values.items():
-        matches = [name] if name in settings else [one for one in settings if one.endswith(f".{name}")]
+        matches = (
+            [name] if name in settings else [one for one in settings if one.endswith(f".{name}")]
+        )
         if len(matches) != 1:
             raise KitError(f"unknown setting '{name}'; known: {', '.join(settings)}")
         changes[matches[0]] = converted(value, settings[matches[0]][0], matches[0])
@@ -132,7 +152,9 @@ def check_bounds(
         setting = getattr(config, name)
         for value in setting if isinstance(setting, (tuple, list)) else [setting]:
             if value is not None and not least <= value <= most:
-                raise KitError(f"{before}{name}: must be in [{least:,.15g}, {most:,.15g}], not {value:,}")
+                raise KitError(
+                    f"{before}{name}: must be in [{least:,.15g}, {most:,.15g}], not {value:,}"
+                )
 
 # %% ../../nbs/core/settings.ipynb #4007586e
 def is_whole(word: str) -> bool:
@@ -142,7 +164,11 @@ def is_whole(word: str) -> bool:
 # %% ../../nbs/core/settings.ipynb #0e318257
 def number_in(word: str, kind: type) -> int | float:
     "Return the number that a word means; `ValueError` for other scripts' digits, over 18 digits, NaN or infinity."
-    if kind is int and re.fullmatch(r"-?[0-9.]{1,18}e\+?[0-9]{1,2}", word, re.I) and float(word) == round(float(word)):
+    if (
+        kind is int
+        and re.fullmatch(r"-?[0-9.]{1,18}e\+?[0-9]{1,2}", word, re.I)
+        and float(word) == round(float(word))
+    ):
         return round(float(word))  # 1e3
     if kind is int and not is_whole(word.removeprefix("-")):
         raise ValueError(f"{word[:40]!r} is not a whole number")
@@ -150,7 +176,8 @@ def number_in(word: str, kind: type) -> int | float:
         number = kind(word)
     except ValueError:
         raise ValueError(f"{word[:40]!r} is not a number") from None
-    if not word.isascii() or "_" in word or not math.isfinite(number):  # float("٣") is 3, and nobody would see it
+    # float("٣") is 3, and nobody would see it
+    if not word.isascii() or "_" in word or not math.isfinite(number):
         raise ValueError(f"{word[:40]!r} is not a number")
     return number
 

@@ -80,11 +80,14 @@ def choose_buckets(
     saving: float = 0.01,  # share of all bins that another bucket must save
 ) -> list[Bucket]:  # ascending; the last one holds the longest trial
     "Return the buckets with the fewest padded bins."
-    num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
+    num_bins = np.asarray(num_bins)
+    num_labels = np.asarray(num_labels)
     rounded = patch + -((patch - num_bins) // stride) * stride  # (n,)
     lengths, counts = np.unique(np.maximum(rounded, patch), return_counts=True)
-    limit, cumulative = min(max_buckets, len(lengths)), np.concatenate([[0], np.cumsum(counts)])
-    best = np.full((limit + 1, len(lengths) + 1), np.inf)  # padded bins of the first j lengths in k buckets
+    limit = min(max_buckets, len(lengths))
+    cumulative = np.concatenate([[0], np.cumsum(counts)])
+    # padded bins of the first j lengths in k buckets
+    best = np.full((limit + 1, len(lengths) + 1), np.inf)
     start = np.zeros(best.shape, np.int64)  # where the last of these buckets starts
     best[0, 0] = 0
     for k in range(1, limit + 1):
@@ -97,7 +100,8 @@ def choose_buckets(
     for candidate in range(2, limit + 1):
         if best[candidate, -1] <= best[num_buckets, -1] * (1 - saving) ** (candidate - num_buckets):
             num_buckets = candidate
-    j, ends = len(lengths), list[int]()
+    j = len(lengths)
+    ends = list[int]()
     for k in range(num_buckets, 0, -1):
         ends.insert(0, int(lengths[j - 1]))
         j = start[k, j]
@@ -153,9 +157,12 @@ class Sampler:
         day_balance: float = 0.0,  # 0: all trials equally often, 1: all days equally often
         seed: int = 0,  # seed of the run
     ) -> None:
-        self.batch_size, self.seed = batch_size, seed
-        self.cells = [[np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
-                      for k in range(bucket.max() + 1)]
+        self.batch_size = batch_size
+        self.seed = seed
+        self.cells = [
+            [np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
+            for k in range(bucket.max() + 1)
+        ]
         sizes = np.array([[len(cell) for cell in cells] for cells in self.cells]).T
         self.draws = day_draws(sizes, day_balance)  # (days, buckets)
         self.rows = np.round(self.draws.sum(0)).astype(int)  # per bucket
@@ -167,15 +174,19 @@ class Sampler:
         generator = np.random.default_rng(fold_seed(self.seed, "epoch", number))
         entries = []
         for k, cells in enumerate(self.cells):
-            trials, uses, places = [], [], []
-            for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):  # a day's draws
+            trials = []
+            uses = []
+            places = []
+            # a day's draws
+            for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):
                 rounds = -(-int(count) // max(len(cell), 1))
                 order = [generator.permutation(cell) for _ in range(rounds)]
                 trials.append(np.concatenate([np.empty(0, np.int64), *order])[:count])
                 uses.append(np.repeat(np.arange(rounds), len(cell))[:count])
                 places.append((np.arange(count) + generator.random()) / max(count, 1))
             mixed = np.argsort(np.concatenate(places), kind="stable")  # all days evenly
-            drawn, before = np.concatenate(trials).astype(np.int64)[mixed], np.concatenate(uses)[mixed]
+            drawn = np.concatenate(trials).astype(np.int64)[mixed]
+            before = np.concatenate(uses)[mixed]
             ends = np.round(np.linspace(0, len(drawn), self.steps[k] + 1)).astype(int)
             offset = generator.random()
             for index, (start, end) in enumerate(zip(ends[:-1], ends[1:])):
@@ -203,8 +214,10 @@ class TrialCache:
     ) -> None:
         if precision not in ("float32", "float16", "none"):
             raise KitError(f"cache '{precision}' is unknown; there are float32, float16 and none")
-        self.recordings, self.precision = recordings, precision
-        self.reads, self.full = 0, precision == "none"
+        self.recordings = recordings
+        self.precision = precision
+        self.reads = 0
+        self.full = precision == "none"
         self._trials: dict[int, np.ndarray] = dict(recordings.mapped.get(precision, {}))
 
     def __len__(self) -> int:
@@ -224,8 +237,11 @@ class TrialCache:
         if trial.dtype == np.float32:
             np.copyto(out, trial[skip:])
             return
-        # torch widens with vector instructions, numpy one number at a time; torch's threads begin at 64 x 512 numbers
-        for target, source in zip(torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)):
+        # torch widens with vector instructions, numpy one number at a time; torch's threads begin
+        # at 64 x 512 numbers
+        for target, source in zip(
+            torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)
+        ):
             target.copy_(source)
 
 
@@ -252,23 +268,33 @@ def map_trials(
     shapes = [(info.num_bins, info.signal.num_features) for info in recordings.infos]
     digests = trial_digests(recordings, folder / "fingerprint.json")
     key = {"precision": precision, "trials": content_hash([shapes, digests])}
-    ends, dtype = np.cumsum([math.prod(shape) for shape in shapes]), np.dtype(precision)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    dtype = np.dtype(precision)
     count = int(ends[-1])
 
     def write(path: Path) -> None:
-        needed, free = count * dtype.itemsize, free_bytes(path.parent)
+        needed = count * dtype.itemsize
+        free = free_bytes(path.parent)
         if needed > free:
-            raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)};"
-                           " name another folder with --cache-dir, or choose --cache float16")
+            raise KitError(
+                f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has "
+                f"{gib(free)}; name another folder with --cache-dir, or choose --cache float16"
+            )
         with written_aside(path) as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+            header = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (count,),
+            }
             np.lib.format.write_array_header_1_0(file, header)
             for index in range(len(recordings)):
                 file.write(read_trial(recordings, index, precision).data)
 
     path = cache_file(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key, write)
     trials = np.split(np.load(regular_file(path), mmap_mode="c"), ends[:-1])
-    recordings.mapped[precision] = {index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)}
+    recordings.mapped[precision] = {
+        index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)
+    }
     return path
 
 # %% ../../nbs/data/batches.ipynb #31cb8a0e
@@ -327,9 +353,18 @@ class BatchConfig:
     readers: int = 2  # threads that read and prepare batches; 0: the main thread does
 
     def __post_init__(self) -> None:
-        check_bounds(self, {
-            "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
-            "max_bins": (1, MAX_BINS), "prefetch": (0, 1000), "readers": (0, 1000)})
+        check_bounds(
+            self,
+            {
+                "batch_size": (1, 1_000_000),
+                "buckets": (1, 6),
+                "day_balance": (0, 1),
+                "cut": (0, MAX_BINS),
+                "max_bins": (1, MAX_BINS),
+                "prefetch": (0, 1000),
+                "readers": (0, 1000),
+            },
+        )
 
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
@@ -345,15 +380,23 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
         num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
-        self.recordings, self.config, self.frames = recordings, config, frames
-        self.buckets, self.rows, self.pin = buckets, rows, pin
+        self.recordings = recordings
+        self.config = config
+        self.frames = frames
+        self.buckets = buckets
+        self.rows = rows
+        self.pin = pin
         self.widths = [info.signal.num_features for info in recordings.infos]
         self.num_features = num_features or max(self.widths)
         if max(self.widths) > self.num_features:
-            raise KitError(f"{recordings.folder}: has {max(self.widths)} features, more than {self.num_features}")
+            raise KitError(
+                f"{recordings.folder}: has {max(self.widths)} features, more than "
+                f"{self.num_features}"
+            )
         self.cache = TrialCache(recordings, config.cache)
         self._labels: dict[int, np.ndarray] = {}
-        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []  # memory, and the array that was handed out last
+        # memory, and the array that was handed out last
+        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []
         self._lock = threading.Lock()
 
     @property
@@ -379,28 +422,46 @@ class Assembler:
     ) -> Batch:
         "Return a batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
         features = self._memory(bucket.bins)
-        array = features.numpy()  # torch would fill it with threads of its own, and the training step has the cores
+        # torch would fill it with threads of its own, and the training step has the cores
+        array = features.numpy()
         array[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
-        one, zeros = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
-        batch = Batch(features, one * self.frames.patch, one.clone(), labels, one * min(1, bucket.labels), day=one * 0,
-                      weight=torch.zeros(self.rows), noise_key=zeros, trial=zeros - 1, step_key=zeros + step_key,
-                      step_rows=step_rows)
+        one = torch.ones(self.rows, dtype=torch.int32)
+        zeros = torch.zeros(self.rows, dtype=torch.int64)
+        batch = Batch(
+            features,
+            one * self.frames.patch,
+            one.clone(),
+            labels,
+            one * min(1, bucket.labels),
+            day=one * 0,
+            weight=torch.zeros(self.rows),
+            noise_key=zeros,
+            trial=zeros - 1,
+            step_key=zeros + step_key,
+            step_rows=step_rows,
+        )
         if min(self.widths) < self.num_features:
             batch.width = one * self.num_features
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
-            info, ids = self.recordings.infos[trial], self.labels(trial)
+            info = self.recordings.infos[trial]
+            ids = self.labels(trial)
             length = info.num_bins - cut
             self.cache.copy(trial, array[row, :length, :self.widths[trial]], cut)
-            array[row, length:], array[row, :length, self.widths[trial]:] = 0, 0
+            array[row, length:] = 0
+            array[row, :length, self.widths[trial]:] = 0
             if batch.width is not None:
                 batch.width[row] = self.widths[trial]
-            batch.num_bins[row], batch.num_patches[row] = length, self.frames.of(length)
+            batch.num_bins[row] = length
+            batch.num_patches[row] = self.frames.of(length)
             labels[row, :1] = 0
             labels[row, :len(ids)] = torch.from_numpy(ids)
-            batch.num_labels[row], batch.day[row], batch.weight[row] = len(ids), info.day, 1
-            batch.noise_key[row], batch.trial[row] = noise_key, trial
+            batch.num_labels[row] = len(ids)
+            batch.day[row] = info.day
+            batch.weight[row] = 1
+            batch.noise_key[row] = noise_key
+            batch.trial[row] = trial
         return batch
 
     def _memory(self, bins: int) -> torch.Tensor:  # (B, T, C) float32, contents undefined
@@ -412,7 +473,9 @@ class Assembler:
             free = next((pair for pair in self._blocks if pair[1]() is None), None)
             block = free[0] if free else np.empty(self.largest // 4, np.float32)
             array = block[:math.prod(shape)].reshape(shape)
-            self._blocks = [pair for pair in self._blocks if pair is not free] + [(block, weakref.ref(array))]
+            self._blocks = [pair for pair in self._blocks if pair is not free] + [
+                (block, weakref.ref(array))
+            ]
         return torch.from_numpy(array)
 
     def empty(self, bucket: Bucket, step_rows: int) -> Batch:
@@ -440,9 +503,15 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
         elif config.impossible == "error":
             patch = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(trial)))
                                   for trial, other in enumerate(recordings.infos)))
-            remedy = f"--patch {patch}, with --stride {patch} where there is one, holds all; or " if patch else ""
-            message = (f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with "
-                       "--impossible skip")
+            remedy = (
+                f"--patch {patch}, with --stride {patch} where there is one, holds all; or "
+                if patch
+                else ""
+            )
+            message = (
+                f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such "
+                "trials with --impossible skip"
+            )
             raise Fault(info.file, info.group, "seq_class_ids", message)
     if not indices:
         limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
@@ -466,8 +535,12 @@ class TrainBatches:
         frames: Frames = Frames(),  # of the model
         num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
-        self.recordings, self.config, self.seed = recordings, config, seed
-        self.rank, self.world, self.accumulation = rank, world, accumulation
+        self.recordings = recordings
+        self.config = config
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.accumulation = accumulation
         self.trials = trainable(recordings, config, frames)
         infos = [recordings.infos[index] for index in self.trials]
         bins = np.array([info.num_bins for info in infos])
@@ -478,11 +551,17 @@ class TrainBatches:
         bucket = bucket_of(self.buckets, bins)
         self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
         rows = rows_per_batch(config.batch_size, world * accumulation, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
-        size, free = self.assembler.largest * accumulation * (config.prefetch + 1), memory()[1]
+        self.assembler = Assembler(
+            recordings, config, frames, self.buckets, rows, pin, num_features
+        )
+        size = self.assembler.largest * accumulation * (config.prefetch + 1)
+        free = memory()[1]
         if size > free:
-            raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(size)} "
-                           f"of the host's memory, of which {gib(free)} are free; lower --batch-size or --prefetch")
+            raise KitError(
+                f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take "
+                f"{gib(size)} of the host's memory, of which {gib(free)} are free; lower "
+                "--batch-size or --prefetch"
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -496,8 +575,10 @@ class TrainBatches:
 
     def empty_batches(self) -> list[list[Batch]]:
         "Return a step of empty rows in every shape, largest first."
-        return [[self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
-                for bucket in reversed(self.buckets)]
+        return [
+            [self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
+            for bucket in reversed(self.buckets)
+        ]
 
     def iterate(self, position: int = 0) -> Generator[list[Batch], None, None]:
         "Yield this process's micro-batches of each optimizer step, endlessly, after so many steps."
@@ -510,16 +591,29 @@ class TrainBatches:
         trials = self.trials[step.trials]
         keys = [fold_seed(self.seed, "noise", step.epoch, int(trial), int(use))
                 for trial, use in zip(trials, step.uses)]
-        cuts, frames = [0] * len(trials), self.assembler.frames
-        for row, (trial, key) in enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ():
-            needed = max(1, needed_patches(self.assembler.labels(trial)))  # frames, so that CTC can produce the labels
+        cuts = [0] * len(trials)
+        frames = self.assembler.frames
+        for row, (trial, key) in (
+            enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ()
+        ):
+            # frames, so that CTC can produce the labels
+            needed = max(1, needed_patches(self.assembler.labels(trial)))
             shortest = (1 if frames.partial else frames.patch) + (needed - 1) * frames.stride
             spare = self.recordings.infos[trial].num_bins - shortest
             cuts[row] = min(fold_seed(key, "cut") % self.config.cut, spare)
-        parts, first = self.world * self.accumulation, self.rank * self.accumulation
-        return [self.assembler.batch(self.buckets[step.bucket], trials[index::parts], keys[index::parts],
-                                     cuts[index::parts], len(trials), step_key=fold_seed(keys[0], "step"))
-                for index in range(first, first + self.accumulation)]
+        parts = self.world * self.accumulation
+        first = self.rank * self.accumulation
+        return [
+            self.assembler.batch(
+                self.buckets[step.bucket],
+                trials[index::parts],
+                keys[index::parts],
+                cuts[index::parts],
+                len(trials),
+                step_key=fold_seed(keys[0], "step"),
+            )
+            for index in range(first, first + self.accumulation)
+        ]
 
     def padded_share(self) -> float:
         "Return the share of an epoch's bins that is padding, on average."
@@ -528,7 +622,11 @@ class TrainBatches:
         rows = self.assembler.rows * self.world * self.accumulation
         for k, cells in enumerate(self.sampler.cells):
             padded += self.sampler.steps[k] * rows * self.buckets[k].bins
-            real += sum(count * lengths[cell].mean() for count, cell in zip(self.sampler.draws[:, k], cells) if count)
+            real += sum(
+                count * lengths[cell].mean()
+                for count, cell in zip(self.sampler.draws[:, k], cells)
+                if count
+            )
         return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
@@ -561,7 +659,10 @@ class EvalBatches:
         multiple: int = 1,  # devices of this process that share a batch
         frames: Frames = Frames(),  # of the model
     ) -> None:
-        self.recordings, self.config, self.rank, self.world = recordings, config, rank, world
+        self.recordings = recordings
+        self.config = config
+        self.rank = rank
+        self.world = world
         bins = np.array([info.num_bins for info in recordings.infos])
         labels = np.array([info.num_labels for info in recordings.infos])
         check_lengths(recordings, frames.patch)
@@ -573,10 +674,14 @@ class EvalBatches:
 
     def empty_batches(self) -> list[Batch]:
         "Return a batch of empty rows in every shape, largest first."
-        return [self.assembler.empty(bucket, self.config.batch_size) for bucket in reversed(self.buckets)]
+        return [
+            self.assembler.empty(bucket, self.config.batch_size)
+            for bucket in reversed(self.buckets)
+        ]
 
     def _steps(self) -> list[Step]:
-        size, steps = self.config.batch_size, []
+        size = self.config.batch_size
+        steps = []
         for k in range(len(self.buckets)):
             trials = np.flatnonzero(self._bucket == k)
             for start in range(0, len(trials), size):
@@ -593,7 +698,9 @@ class EvalBatches:
     def _assemble(self, step: Step) -> Batch:
         trials = step.trials[self.rank::self.world]
         zeros = [0] * len(trials)
-        return self.assembler.batch(self.buckets[step.bucket], trials, zeros, zeros, len(step.trials))
+        return self.assembler.batch(
+            self.buckets[step.bucket], trials, zeros, zeros, len(step.trials)
+        )
 
 # %% ../../nbs/data/batches.ipynb #36bc902a
 def smoothing_taps(sigma: float = 2.0, causal: bool = False) -> list[float]:
@@ -655,14 +762,26 @@ class Augment:
     causal_smoothing: bool = False  # with this bin and earlier ones, so that live decoding waits for none
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"white_noise": (0, 100), "offset": (0, 100), "gain": (0, 100), "walk": (0, 100),
-                            "smooth": (0, MOST_SMOOTH), "time_masks": (0, 1000), "time_mask_bins": (0, 10_000)})
+        check_bounds(
+            self,
+            {
+                "white_noise": (0, 100),
+                "offset": (0, 100),
+                "gain": (0, 100),
+                "walk": (0, 100),
+                "smooth": (0, MOST_SMOOTH),
+                "time_masks": (0, 1000),
+                "time_mask_bins": (0, 10_000),
+            },
+        )
 
 # %% ../../nbs/data/batches.ipynb #45f48728
 _WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own random numbers
 
 # %% ../../nbs/data/batches.ipynb #8566ea44
-def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config: Augment) -> torch.Tensor:
+def time_mask(
+    num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config: Augment
+) -> torch.Tensor:
     "False in random stretches, (B, T, 1): first a length, 0 to `time_mask_bins`, then a place inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.time_masks).add_(1).mul_(0.5)  # (B, 2, masks)
     width = (draws[:, 0] * (config.time_mask_bins + 1)).to(torch.int32)
@@ -673,8 +792,13 @@ def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config
     return ~inside.any(-1, keepdim=True)
 
 # %% ../../nbs/data/batches.ipynb #c28dd8f1
-def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.Tensor, config: Augment,
-               width: torch.Tensor | None = None) -> torch.Tensor:
+def _disturbed(
+    features: torch.Tensor,
+    num_bins: torch.Tensor,
+    noise_key: torch.Tensor,
+    config: Augment,
+    width: torch.Tensor | None = None,
+) -> torch.Tensor:
     "Return augmented features, in the order of the published baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
@@ -690,7 +814,9 @@ def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.
     if config.walk:
         steps = normals(noise_key, _WALK, bins, channels).mul_(config.walk)
         features = features + steps.cumsum(1)
-    features = smooth(features * mask, config.smooth, num_bins=num_bins, causal=config.causal_smoothing)
+    features = smooth(
+        features * mask, config.smooth, num_bins=num_bins, causal=config.causal_smoothing
+    )
     if config.time_masks and config.time_mask_bins:
         features = features * time_mask(num_bins, noise_key, bins, config)
     return features
@@ -713,5 +839,7 @@ def augment(
             rows = slice(row, row + 1)
             trial = features[rows, :length]
             row_width = None if width is None else width[rows]
-            result[rows, :length] = _disturbed(trial, num_bins[rows], noise_key[rows], config, row_width)
+            result[rows, :length] = _disturbed(
+                trial, num_bins[rows], noise_key[rows], config, row_width
+            )
     return result

@@ -37,7 +37,9 @@ def time_look(features: np.ndarray) -> np.ndarray | None:  # of (T, C); None whe
     phases = [[part[start::period].mean() for start in range(period)]
               for part in (first, second) for period in (2, 3, 4, 5)]
     balance = min(min(means) / max(max(means), 1e-12) for means in phases)
-    return np.array([roughness(rows), roughness(tens), second.mean() / max(first.mean(), 1e-12), balance])
+    return np.array(
+        [roughness(rows), roughness(tens), second.mean() / max(first.mean(), 1e-12), balance]
+    )
 
 # %% ../../nbs/data/check.ipynb #be26b347
 FEWEST_LABELS = 14  # of a sentence: a word or two can be anything
@@ -70,7 +72,11 @@ def sentence_gap(
         stored = labels.tolist()
     else:  # characters: only letters are compared
         expected = [ord(letter) for letter in sentence.casefold() if letter.isalpha()]
-        stored = [ord(names[label]) for label in labels.tolist() if len(names[label]) == 1 and names[label].isalpha()]
+        stored = [
+            ord(names[label])
+            for label in labels.tolist()
+            if len(names[label]) == 1 and names[label].isalpha()
+        ]
         if not stored:
             return None
     if not expected or max(len(expected), len(stored)) < FEWEST_LABELS:
@@ -95,12 +101,17 @@ class Moments:
     "Bins, and the sums of the first three powers of each column."
 
     def __init__(self, columns: int) -> None:
-        self.bins, self.sums = 0, np.zeros((3, columns))
+        self.bins = 0
+        self.sums = np.zeros((3, columns))
 
     def add(self, rows: np.ndarray) -> None:  # (T, C)
         rows = rows.astype(np.float64)
         self.bins += len(rows)
-        self.sums += rows.sum(0), np.einsum("tc,tc->c", rows, rows), np.einsum("tc,tc,tc->c", rows, rows, rows)
+        self.sums += (
+            rows.sum(0),
+            np.einsum("tc,tc->c", rows, rows),
+            np.einsum("tc,tc,tc->c", rows, rows, rows),
+        )
 
     def __add__(self, other: "Moments") -> "Moments":
         total = Moments(self.sums.shape[1])
@@ -112,7 +123,8 @@ class Moments:
     def values(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # (C,) mean, standard deviation, skewness
         first, second, third = self.sums / max(self.bins, 1)
         variance = np.maximum(second - first**2, 0)
-        spread = np.sqrt(np.where(variance > 1e-12 * second, variance, 0))  # what is less is rounding
+        # what is less is rounding
+        spread = np.sqrt(np.where(variance > 1e-12 * second, variance, 0))
         cube = third - 3 * first * second + 2 * first**3
         return first, spread, cube / np.where(spread > 0, spread, 1) ** 3
 
@@ -127,24 +139,36 @@ class Looks:
         names: Sequence[str] = PHONEMES,  # of the labels
         sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
     ) -> None:
-        self.columns, self.groups, self.names, self.sounds = columns, groups, names, sounds
+        self.columns = columns
+        self.groups = groups
+        self.names = names
+        self.sounds = sounds
         self.trials: list[str] = []
         self.times: list[np.ndarray] = []  # from `time_look`
         self.still: list[np.ndarray] = []  # (C,) bool of each trial: columns that do not change
         self.blocks: dict[int, Moments] = {}
-        self.gaps: dict[str, tuple[float, str]] = {}  # trial -> from `sentence_gap`, and the sentence
+        # trial -> from `sentence_gap`, and the sentence
+        self.gaps: dict[str, tuple[float, str]] = {}
         self.rates: list[float] = []  # bins a label
         self.changes = np.zeros(columns)  # bins that differ from the one before
         self.moving = np.zeros(columns)  # bins of the trials in which a column changes
-        self.limits = np.stack([np.full(columns, -np.inf)] * 2)  # largest value, and largest of the negative
+        # largest value, and largest of the negative
+        self.limits = np.stack([np.full(columns, -np.inf)] * 2)
         self.reached = np.zeros((2, columns))  # bins in which it is reached
         self.prints = np.zeros((2, columns))  # products with random numbers
         self.weights = np.random.default_rng(0).standard_normal((2, MOST_BINS))
         self.weight_sums = np.zeros(2)
         self.whole = True  # all numbers are whole
 
-    def add(self, features: np.ndarray, trial: str, block: int = 0, labels: np.ndarray | None = None,
-            sentence: str | None = None) -> None:
+
+    def add(
+        self,
+        features: np.ndarray,
+        trial: str,
+        block: int = 0,
+        labels: np.ndarray | None = None,
+        sentence: str | None = None,
+    ) -> None:
         "Add a trial: (T, C) float32, its name, and what else is known of it."
         self.trials.append(trial)
         if (look := time_look(features)) is not None:
@@ -185,14 +209,29 @@ def in_time(day: Looks) -> Iterator[tuple[str, str]]:
     error, wide_error = times[:, :2].std(0) / np.sqrt(len(times))
     curvature, balance = np.median(times[:, 2:], 0)
     if balance < 0.3:
-        yield "periodic", ("bins are repeated or interpolated: every second to fifth differs from the others; were "
-                           "shorter or longer bins read as 20 ms?")
+        yield (
+            "periodic",
+            (
+                "bins are repeated or interpolated: every second to fifth differs from the "
+                "others; were shorter or longer bins read as 20 ms?"
+            ),
+        )
     elif curvature < 2.3:
-        yield "smooth", ("the numbers change too smoothly from bin to bin; were they smoothed before? The kit smooths "
-                         "them itself")
+        yield (
+            "smooth",
+            (
+                "the numbers change too smoothly from bin to bin; were they smoothed before? The "
+                "kit smooths them itself"
+            ),
+        )
     elif bins > 0.99 and tens > 0.97 and error < 0.005 and wide_error < 0.02:
-        yield "shuffled", ("bins have nothing to do with the bins before them; are they noise, or was the wrong axis "
-                           "shuffled or reshaped?")
+        yield (
+            "shuffled",
+            (
+                "bins have nothing to do with the bins before them; are they noise, or was the "
+                "wrong axis shuffled or reshaped?"
+            ),
+        )
 
 
 def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
@@ -204,8 +243,13 @@ def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
     alive = ~still.all(0)
     if partly.sum() > ODD_COLUMNS * alive.sum():
         first = int(np.median(still[:, partly].argmax(0)))
-        yield "dying", (f"{spelled(partly)} stay the same in a part of the day, most from {day.trials[first]} on; did "
-                        "electrodes fail, or a cable?")
+        yield (
+            "dying",
+            (
+                f"{spelled(partly)} stay the same in a part of the day, most from "
+                f"{day.trials[first]} on; did electrodes fail, or a cable?"
+            ),
+        )
     total = sum(day.blocks.values(), Moments(day.columns))
     mean, spread, skewness = total.values
     alive &= spread > 0
@@ -219,31 +263,50 @@ def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
         copies[order[1:][same]] = copies[order[:-1][same]] = True
         yield "copies", f"{spelled(copies)} are copies of each other; were columns written twice?"
     reached = day.reached / max(total.bins, 1)
-    equal = 1 - day.changes / np.maximum(total.bins, 1) - np.square(reached).sum(0)  # to the bin before, between limits
-    low = (reached[1] > AT_LIMIT) & (reached[1] < 0.6) & (equal < 0.03)  # counts repeat other numbers too
+    # to the bin before, between limits
+    equal = 1 - day.changes / np.maximum(total.bins, 1) - np.square(reached).sum(0)
+    # counts repeat other numbers too
+    low = (reached[1] > AT_LIMIT) & (reached[1] < 0.6) & (equal < 0.03)
     cut = alive & ((reached[0] > AT_LIMIT) | low)
     if cut.sum() > ODD_COLUMNS * alive.sum() and total.bins >= 500:
-        yield "limit", (f"{spelled(cut)} are at their largest or smallest value in over {AT_LIMIT:.0%} of the bins; "
-                        "were the numbers cut off, or the amplifier at its limit?")
+        yield (
+            "limit",
+            (
+                f"{spelled(cut)} are at their largest or smallest value in over {AT_LIMIT:.0%} of "
+                "the bins; were the numbers cut off, or the amplifier at its limit?"
+            ),
+        )
     if alive.any() and float(np.median(skewness[alive])) < -0.3:
-        yield "sign", "most numbers are above the mean, and few far below, as if the sign was turned"
+        yield (
+            "sign",
+            "most numbers are above the mean, and few far below, as if the sign was turned",
+        )
 
 
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, moments in day.blocks.items():
-        rest = sum((other for name, other in day.blocks.items() if name != block), Moments(day.columns))
+        rest = sum(
+            (other for name, other in day.blocks.items() if name != block), Moments(day.columns)
+        )
         if min(moments.bins, rest.bins) < 500:
             continue
-        (mean, spread, skewness), (usual_mean, usual_spread, usual_skewness) = moments.values, rest.values
+        mean, spread, skewness = moments.values
+        usual_mean, usual_spread, usual_skewness = rest.values
         both = (spread > 0) & (usual_spread > 0)
         if both.sum() < 4:
             continue
         shift = float(np.median((mean - usual_mean)[both] / usual_spread[both]))
         gain = float(np.median(spread[both] / usual_spread[both]))
         if abs(shift) > 0.5 or not 1 / 1.6 < gain < 1.6:
-            yield "block", (f"block {block} has another scale than the rest of the day: a mean {shift:+.2g} standard "
-                            f"deviations away, and {gain:.2g} times the spread; z-score by block")
+            yield (
+                "block",
+                (
+                    f"block {block} has another scale than the rest of the day: a mean "
+                    f"{shift:+.2g} standard deviations away, and {gain:.2g} times the spread; "
+                    "z-score by block"
+                ),
+            )
             continue
         size = day.columns // day.groups
         for first in range(0, day.columns, size):
@@ -252,8 +315,13 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
                 continue
             ranks = [values[part].argsort().argsort() for values in (skewness, usual_skewness)]
             if np.corrcoef(ranks)[0, 1] < 0.2:
-                yield "order", (f"columns {first} to {first + size - 1} of block {block} are not the electrodes of the "
-                                "rest of the day; were they permuted?")
+                yield (
+                    "order",
+                    (
+                        f"columns {first} to {first + size - 1} of block {block} are not the "
+                        "electrodes of the rest of the day; were they permuted?"
+                    ),
+                )
                 break
 
 
@@ -262,8 +330,14 @@ def of_labels(day: Looks) -> Iterator[tuple[str, str]]:
     strange = {trial: sentence for trial, (gap, sentence) in day.gaps.items() if gap > FARTHEST}
     if strange:
         trial, sentence = next(iter(strange.items()))
-        yield "labels", (f"{len(strange)} of {len(day.gaps)} label sequences are not those of their sentence, such as "
-                         f"that of {trial}, '{sentence[:60]}'; is each with its own sentence?")
+        yield (
+            "labels",
+            (
+                f"{len(strange)} of {len(day.gaps)} label sequences are not those of their "
+                f"sentence, such as that of {trial}, '{sentence[:60]}'; is each with its own "
+                "sentence?"
+            ),
+        )
 
 
 def remarks(day: Looks, scored: bool) -> Iterator[tuple[str, str]]:  # kind, and what is said of the day

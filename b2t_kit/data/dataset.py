@@ -49,7 +49,9 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figu
 # %% ../../nbs/01_dataset.ipynb #400c1d32
 ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in column order
 FEATURE_KINDS = ("threshold crossings", "spike-band power")  # 256 columns each
-AS_PUBLISHED, UNCONFIRMED = "as published", "unconfirmed"  # the order of columns: stated by a source, or by none
+# the order of columns: stated by a source, or by none
+AS_PUBLISHED = "as published"
+UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True)
@@ -117,16 +119,36 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     "Heat maps of the kinds of features, and the mean over each array; `limit` standard deviations end the colours."
     import matplotlib.pyplot as plt
 
-    kinds, arrays = trial.signal.kinds, trial.signal.places
-    parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)  # (kind, T, channel)
+    kinds = trial.signal.kinds
+    arrays = trial.signal.places
+    # (kind, T, channel)
+    parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)
     means = parts.reshape(*parts.shape[:2], len(arrays), -1).mean(-1)  # (kind, T, array)
-    seconds, channels, span = parts.shape[1] * BIN_SECONDS, parts.shape[2], 1.05 * np.abs(means).max() + 1e-6
+    seconds = parts.shape[1] * BIN_SECONDS
+    channels = parts.shape[2]
+    span = 1.05 * np.abs(means).max() + 1e-6
     borders = np.linspace(0, channels, len(arrays) + 1)
-    figure, axes = plt.subplots(2, len(kinds), figsize=(9, 4.6), dpi=72, height_ratios=(2.6, 1), sharex=True,
-                                sharey="row", layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        2,
+        len(kinds),
+        figsize=(9, 4.6),
+        dpi=72,
+        height_ratios=(2.6, 1),
+        sharex=True,
+        sharey="row",
+        layout="constrained",
+        squeeze=False,
+    )
     for (upper, lower), name, part, mean in zip(axes.T, kinds, parts, means):
-        upper.imshow(part.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest",
-                     extent=(0, seconds, channels, 0))
+        upper.imshow(
+            part.T,
+            aspect="auto",
+            cmap="RdBu_r",
+            vmin=-limit,
+            vmax=limit,
+            interpolation="nearest",
+            extent=(0, seconds, channels, 0),
+        )
         upper.hlines(borders[1:-1], 0, seconds, color="black", linewidth=0.6)
         upper.set_title(name, fontsize=9)
         lines = lower.plot((np.arange(len(mean)) + 0.5) * BIN_SECONDS, mean, linewidth=0.8)
@@ -136,7 +158,8 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     figure.legend(lines, arrays, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
     title = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is not None:
-        names, phonemes = trial.signal.label_names, trial.signal.labels == T15.labels
+        names = trial.signal.label_names
+        phonemes = trial.signal.labels == T15.labels
         text = show(trial.labels) if phonemes else "".join(names[label] for label in trial.labels)
         title += f": {trial.sentence}\n{text if len(text) <= 78 else text[:74] + ' ...'}"
     figure.suptitle(title, fontsize=9)
@@ -148,9 +171,10 @@ MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
 MAX_FEATURES = 2048  # of a bin
 MAX_NUMBER = 1_000_000  # block and trial numbers
 TEXT_LIMIT = 500  # characters of an attribute
-# Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
-# standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
-# for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
+# Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent
+# for 20 trials has a standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power
+# is in square microvolts, at most 7e7 for an amplifier that ends at 8 mV. The square of 1e10,
+# summed over a trial, still fits float32 with room to spare.
 MAX_VALUE = 1e10
 
 # %% ../../nbs/01_dataset.ipynb #c3751117
@@ -160,17 +184,35 @@ class Fault(KitError):
     def __init__(self, file: str | Path, group: str, field: str, message: str) -> None:
         "An empty group stands for the whole file, an empty field for the whole group."
         text = ": ".join(filter(None, (str(file), "/".join(filter(None, (group, field))), message)))
-        super().__init__("".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-                                 for letter in text))
-        self.file, self.group, self.field, self.message = Path(file), group, field, message
+        super().__init__(
+            "".join(
+                letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+                for letter in text
+            )
+        )
+        self.file = Path(file)
+        self.group = group
+        self.field = field
+        self.message = message
 
     @property
     def kind(self) -> tuple[str, str]:
         "The field and the message without its numbers and quotations: faults of one kind differ only in these."
-        return self.field, re.sub(r"'.*'|\(.*\)|[-+]?\d[\d.,e+-]*|\b(nan|-?inf)\b", "#", self.message)
+        return self.field, re.sub(
+            r"'.*'|\(.*\)|[-+]?\d[\d.,e+-]*|\b(nan|-?inf)\b", "#", self.message
+        )
 
 # %% ../../nbs/01_dataset.ipynb #e64cad5e
-H5_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, zlib.error)
+H5_ERRORS = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
 
 
 @contextmanager
@@ -198,7 +240,9 @@ def open_file(path: Path) -> h5py.File:
     "Open an HDF5 file for reading; raise `Fault` if it is missing, damaged or not one."
     with reading(path):
         if not path.is_file():  # a pipe would be waited for without end
-            raise KitError("is not a file" if path.exists() else "is missing, or a link to a missing file")
+            raise KitError(
+                "is not a file" if path.exists() else "is missing, or a link to a missing file"
+            )
         try:
             return h5py.File(regular_file(path), "r")
         except H5_ERRORS as error:
@@ -244,9 +288,12 @@ def check_storage(data: h5py.Dataset) -> None:
     size = math.prod(data.chunks) * data.dtype.itemsize
     expected = math.prod(-(-length // part) for length, part in zip(data.shape, data.chunks))
     filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
-    codecs = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}  # these leave the size as it is
+    # these leave the size as it is
+    codecs = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
     if size > CHUNK_BYTES or codecs and expected > MAX_CHUNKS:
-        raise KitError(f"has {expected} chunks of {size} bytes; write it with fewer or smaller ones")
+        raise KitError(
+            f"has {expected} chunks of {size} bytes; write it with fewer or smaller ones"
+        )
     if (num_chunks := data.id.get_num_chunks()) < expected:
         raise KitError(f"has only {num_chunks} of its {expected} chunks; write it again")
     if codecs not in (set(), {h5py.h5z.FILTER_DEFLATE}, {h5py.h5z.FILTER_LZF}):
@@ -254,7 +301,8 @@ def check_storage(data: h5py.Dataset) -> None:
     chunks = list[Any]()
     if codecs:
         data.id.chunk_iter(chunks.append)
-    for chunk in chunks:  # HDF5 allocates whatever comes out; lzf at most 100 times as much as went in
+    # HDF5 allocates whatever comes out; lzf at most 100 times as much as went in
+    for chunk in chunks:
         fits = chunk.size <= size + size // 100 + 1000
         if fits and codecs == {h5py.h5z.FILTER_DEFLATE} and chunk.filter_mask == 0:
             payload = data.id.read_direct_chunk(chunk.chunk_offset)[1]
@@ -276,12 +324,19 @@ def open_dataset(
         if not isinstance(data, h5py.Dataset):
             raise KitError("dataset is missing")
         actual = data.shape or ()
-        if len(actual) != len(shape) or any(length > most if expected is None else length != expected
-                                            for length, expected in zip(actual, shape)):
+        if len(actual) != len(shape) or any(
+            length > most if expected is None else length != expected
+            for length, expected in zip(actual, shape)
+        ):
             hint = "; time is the first axis" * (actual == shape[::-1] != shape)
-            raise KitError(f"has shape {actual}, expected {str(shape).replace('None', f'up to {most}')}{hint}")
+            raise KitError(
+                f"has shape {actual}, expected {str(shape).replace('None', f'up to {most}')}{hint}"
+            )
         if data.dtype.kind not in kinds:
-            raise KitError(f"holds {data.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}")
+            raise KitError(
+                f"holds {data.dtype}, expected "
+                f"{'floating-point numbers' if kinds == 'f' else 'integers'}"
+            )
         check_storage(data)
     return data
 
@@ -317,7 +372,9 @@ def read_attribute(
         if isinstance(value, str):
             check_text(value)
         elif not least <= value <= most:
-            raise KitError(f"is {value}, {f'more than {most}' if value > most else f'less than {least}'}")
+            raise KitError(
+                f"is {value}, {f'more than {most}' if value > most else f'less than {least}'}"
+            )
         return value
 
 # %% ../../nbs/01_dataset.ipynb #dd90a616
@@ -328,13 +385,19 @@ def read_signal(file: h5py.File) -> Signal:
             return T15
         numbers = {"num_features": read_attribute(file, "num_features", int, 1, MAX_FEATURES),
                    "bin_ms": read_attribute(file, "bin_ms", int, T15.bin_ms, T15.bin_ms)}
-        texts = {item.name: read_attribute(file, item.name, str) for item in fields(Signal) if item.name not in numbers}
+        texts = {
+            item.name: read_attribute(file, item.name, str)
+            for item in fields(Signal)
+            if item.name not in numbers
+        }
         signal = Signal(**numbers, **texts)  # type: ignore[arg-type]
         if len(set(signal.label_names)) < len(signal.label_names):
             raise KitError("labels: names a class twice")
         if signal.num_features % (len(signal.kinds) * len(signal.places)):
-            raise KitError(f"num_features: is {signal.num_features}, which cannot be divided by {len(signal.kinds)} "
-                           f"kinds and {len(signal.places)} arrays")
+            raise KitError(
+                f"num_features: is {signal.num_features}, which cannot be divided by "
+                f"{len(signal.kinds)} kinds and {len(signal.places)} arrays"
+            )
         return signal
 
 # %% ../../nbs/01_dataset.ipynb #567c6107
@@ -350,7 +413,10 @@ def signal_difference(
         return ""
     difference = f"{signal}, but {other} has {expected}"
     if str(signal) == str(expected):
-        difference = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(expected, names[0])}'"
+        difference = (
+            f"{names[0]} '{getattr(signal, names[0])}', but {other} has "
+            f"'{getattr(expected, names[0])}'"
+        )
     return f"has {difference}; these cannot be mixed: keep them in folders of their own"
 
 # %% ../../nbs/01_dataset.ipynb #567700a3
@@ -377,9 +443,15 @@ class TrialInfo:
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
     "Return a trial's index entry, from its attributes; raise `Fault` if one of them is wrong."
-    path, session = Path(group.file.filename), read_attribute(group, "session", str)
+    path = Path(group.file.filename)
+    session = read_attribute(group, "session", str)
     if session != path.parent.name:
-        raise Fault(path, group.name.strip("/"), "session", f"is '{session}', but the folder is '{path.parent.name}'")
+        raise Fault(
+            path,
+            group.name.strip("/"),
+            "session",
+            f"is '{session}', but the folder is '{path.parent.name}'",
+        )
     return TrialInfo(
         session, day,
         block=read_attribute(group, "block_num", int, 0, MAX_NUMBER),
@@ -398,14 +470,19 @@ def read_features(
     info: TrialInfo,  # a trial of the file
 ) -> np.ndarray:  # (T, C) float32
     "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
-    shape, name = (info.num_bins, info.signal.num_features), "input_features"
+    shape = (info.num_bins, info.signal.num_features)
+    name = "input_features"
     with reading(info.file, info.group, name):
         data = open_dataset(open_trial(file, info.group), name, "f", shape)
         if data.dtype != np.float32:  # h5py would convert it, at a loss or not
             raise KitError(f"holds {data.dtype}, expected float32")
         features = np.empty(shape, np.float32)
-        offset = data.id.get_offset() if hasattr(os, "preadv") else None  # None where it is stored in chunks
-        if offset is None or os.preadv(file.id.get_vfd_handle(), [features], offset) < features.nbytes:
+        # None where it is stored in chunks
+        offset = data.id.get_offset() if hasattr(os, "preadv") else None
+        if (
+            offset is None
+            or os.preadv(file.id.get_vfd_handle(), [features], offset) < features.nbytes
+        ):
             data.read_direct(features)
         check_features(features)
     return features
@@ -419,7 +496,8 @@ def check_features(features: np.ndarray) -> None:
             return
     positions = np.argwhere(~(np.abs(features) <= MAX_VALUE))
     if len(positions):
-        value, (row, column) = features[tuple(positions[0])], positions[0]
+        value = features[tuple(positions[0])]
+        row, column = positions[0]
         suffix = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
         raise KitError(f"{value:g} at bin {row}, feature {column}{suffix}")
     if not features.any():
@@ -429,13 +507,17 @@ def check_features(features: np.ndarray) -> None:
 def read_labels(file: h5py.File, info: TrialInfo) -> np.ndarray:  # (L,) int64
     "Read a trial's label ids; raise `Fault` if one is not among the classes."
     with reading(info.file, info.group, "seq_class_ids"):
-        group, num_labels = open_trial(file, info.group), info.signal.num_labels
+        group = open_trial(file, info.group)
+        num_labels = info.signal.num_labels
         ids = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
         labels = ids[:info.num_labels]
         if len(labels) < info.num_labels:
             raise KitError(f"has shape {ids.shape}, too short for {info.num_labels} ids")
         if len(positions := np.flatnonzero((labels < 1) | (labels > num_labels))):
-            raise KitError(f"id {labels[positions[0]]} at position {positions[0]} is not between 1 and {num_labels}")
+            raise KitError(
+                f"id {labels[positions[0]]} at position {positions[0]} is not between 1 and "
+                f"{num_labels}"
+            )
         if ids[info.num_labels:].any():
             raise KitError(f"is not 0 after its {info.num_labels} ids")
     return labels
@@ -485,11 +567,16 @@ def find_recordings(
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
     "Find the recordings; raise `NoRecordings` if there are none, `KitError` if several."
-    starts, context = [Path(path or ".")], f"{path}: "
+    starts = [Path(path or ".")]
+    context = f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
-        trees = [(root, sorted(root.glob("*/*" if root.name == "datasets" else "*"))) for root in roots]
-        starts = [start for root, children in trees for start in (root, *filter(Path.is_dir, children))]
+        trees = [
+            (root, sorted(root.glob("*/*" if root.name == "datasets" else "*"))) for root in roots
+        ]
+        starts = [
+            start for root, children in trees for start in (root, *filter(Path.is_dir, children))
+        ]
         context = f"looked in and below {', '.join(map(str, roots))}: "
     elif not starts[0].is_dir():
         raise KitError(f"{path}: no such folder")
@@ -499,11 +586,15 @@ def find_recordings(
     if len(matches) == 1:
         return next(iter(matches.values()))
     if matches:
-        raise KitError(f"{context}several recordings found, name one: {', '.join(map(str, matches.values()))}")
+        raise KitError(
+            f"{context}several recordings found, name one: {', '.join(map(str, matches.values()))}"
+        )
     if path is not None and list(starts[0].glob("data_*.hdf5")):
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
     hint = "" if path is None else "; b2t convert makes them of other files"
-    raise NoRecordings(f"{context}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final{hint}")
+    raise NoRecordings(
+        f"{context}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final{hint}"
+    )
 
 # %% ../../nbs/01_dataset.ipynb #5a728cb0
 def index_file(
@@ -517,17 +608,29 @@ def index_file(
     path = Path(file.filename)
     with reading(path):
         count = len(file)
-        names = sorted(map(os.fsdecode, file)) if count <= MAX_TRIALS else []  # bytes where a name is not UTF-8
+        # bytes where a name is not UTF-8
+        names = sorted(map(os.fsdecode, file)) if count <= MAX_TRIALS else []
     expected = {f"trial_{number:04d}" for number in range(len(names))}
     if not names:
         yield Fault(path, "", "", f"holds {count} trials, expected 1 to {MAX_TRIALS}")
     if missing := expected - set(names):
-        yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - expected)}")
+        yield Fault(
+            path,
+            min(missing),
+            "",
+            f"group is missing, although there is {min(set(names) - expected)}",
+        )
     for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
         try:
-            info, location = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
+            info = read_info(open_trial(file, name), day, labelled, signal)
+            location = f"{path.name} {name}"
             if (duplicate := locations.setdefault((info.block, info.number), location)) != location:
-                raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {duplicate}")
+                raise Fault(
+                    path,
+                    name,
+                    "trial_num",
+                    f"block {info.block}, trial {info.number} is also {duplicate}",
+                )
             yield info
         except Fault as fault:
             yield fault
@@ -545,16 +648,19 @@ class Recordings(AbstractContextManager):
         "Raise `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
         folders: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
-        self.folders, self.split = [find_recordings(one) for one in folders or [None]], split
+        self.folders = [find_recordings(one) for one in folders or [None]]
+        self.split = split
         self.folder = self.folders[0]
         self.infos: list[TrialInfo] = []
         self.signals: dict[Path, Signal] = {}  # folder -> what its features are
-        self.mapped: dict[str, dict[int, np.ndarray]] = {}  # dtype -> trials in a mapped file, see `batches.map_trials`
+        # dtype -> trials in a mapped file, see `batches.map_trials`
+        self.mapped: dict[str, dict[int, np.ndarray]] = {}
         self._files: dict[Path, h5py.File] = {}
         for fault in (fault for one in self.folders for fault in lost_days(one)):
             raise fault
         days = [(one, session) for one in self.folders for session in sessions_of(one)]
-        self.sessions = list(dict.fromkeys(session for _, session in days))  # all of them, selected or not
+        # all of them, selected or not
+        self.sessions = list(dict.fromkeys(session for _, session in days))
         if unknown := set(sessions or ()) - set(self.sessions):
             raise KitError(f"{self.folder}: has no session '{min(unknown)}'")
         first: dict[Path, Path] = {}  # folder -> its first file
@@ -572,8 +678,11 @@ class Recordings(AbstractContextManager):
                     raise info
                 self.infos.append(info)
         if not self.infos:
-            raise KitError(f"{self.folder}: no day has data_{split}.hdf5, so there are no {split} trials")
-        self.signal = max(self.signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
+            raise KitError(
+                f"{self.folder}: no day has data_{split}.hdf5, so there are no {split} trials"
+            )
+        # of the widest trials
+        self.signal = max(self.signals.values(), key=lambda signal: signal.num_features)
 
     def add(self, other: "Recordings") -> None:
         "Append the trials of another split of the same folders."
@@ -590,8 +699,17 @@ class Recordings(AbstractContextManager):
 
     def __getitem__(self, index: int) -> Trial:
         info = self.infos[index]
-        return Trial(self.features(index), self.labels(index), info.session, info.block, info.number,
-                     sentence=info.sentence, group=info.group, signal=info.signal, quarantine=info.quarantine)
+        return Trial(
+            self.features(index),
+            self.labels(index),
+            info.session,
+            info.block,
+            info.number,
+            sentence=info.sentence,
+            group=info.group,
+            signal=info.signal,
+            quarantine=info.quarantine,
+        )
 
     def features(self, index: int) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
@@ -620,12 +738,19 @@ def show_sessions(recordings: Recordings) -> "Figure":
     "Per session: the number of trials, their lengths, and their bins per label."
     import matplotlib.pyplot as plt
 
-    infos, rows = recordings.infos, [("length (s)", [info.num_bins * BIN_SECONDS for info in recordings.infos])]
+    infos = recordings.infos
+    rows = [("length (s)", [info.num_bins * BIN_SECONDS for info in recordings.infos])]
     if recordings.split != "test":
         rows.append(("bins per label", [info.num_bins / max(info.num_labels, 1) for info in infos]))
     names, day = np.unique([info.session for info in infos], return_inverse=True)
-    figure, axes = plt.subplots(1 + len(rows), 1, figsize=(8, 1.5 * (1 + len(rows))), dpi=72, sharex=True,
-                                layout="constrained")
+    figure, axes = plt.subplots(
+        1 + len(rows),
+        1,
+        figsize=(8, 1.5 * (1 + len(rows))),
+        dpi=72,
+        sharex=True,
+        layout="constrained",
+    )
     axes[0].bar(range(len(names)), np.bincount(day), color="tab:blue")
     axes[0].set(ylabel="trials", title=str(recordings))
     for axis, (name, values) in zip(axes[1:], rows):
@@ -667,12 +792,14 @@ _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 
 class RunningNorm:
     "Z-scores bins with the mean and variance of the bins before them."
 
-    memory = 300 / BIN_SECONDS  # bins after which the past has lost its weight: five minutes, about twenty sentences
+    # bins after which the past has lost its weight: five minutes, about twenty sentences
+    memory = 300 / BIN_SECONDS
     carried = 30 / BIN_SECONDS  # bins that count of the past when a block begins
 
     def __init__(self, channels: int) -> None:
         self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
-        self.mean, self.variance = np.zeros(channels), np.ones(channels)
+        self.mean = np.zeros(channels)
+        self.variance = np.ones(channels)
 
     def block(self) -> None:
         "Begin a block: it starts from the statistics of the block before, and soon outweighs them."
@@ -695,7 +822,8 @@ def trial_digests(
     memo: str | Path | None = None,  # as for `HashCache`
 ) -> list[str]:  # 32 hexadecimal digits each
     "Return a hash of each trial's features and labels; reads only files that changed since their hashes were kept."
-    cache, infos = HashCache(memo), recordings.infos
+    cache = HashCache(memo)
+    infos = recordings.infos
     states = {info.file: recordings.file_state(info.file) for info in infos}
     digests = {path: cache.known(path, state) for path, state in states.items()}
     missing = [index for index, info in enumerate(infos) if info.group not in digests[info.file]]
@@ -706,7 +834,9 @@ def trial_digests(
             checksum.update(labels.astype("<i8").data)
         return checksum.hexdigest()[:32]
 
-    bar = tqdm(total=len(missing), desc="hash", unit="trial", delay=2, leave=False, disable=not missing)
+    bar = tqdm(
+        total=len(missing), desc="hash", unit="trial", delay=2, leave=False, disable=not missing
+    )
     with bar, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         for index, checksum in zip(missing, pool.map(digest, missing)):
             digests[infos[index].file][infos[index].group] = checksum
@@ -721,7 +851,8 @@ def data_fingerprint(
     memo: str | Path | None = None,  # as for `HashCache`
 ) -> dict[str, Any]:  # plain values
     "Counts, and by session a hash of the trials' places, sentences, features and labels."
-    infos, days = recordings.infos, dict[str, list[Any]]()
+    infos = recordings.infos
+    days = dict[str, list[Any]]()
     for info, digest in zip(infos, trial_digests(recordings, memo)):
         line = [info.block, info.number, info.num_bins, info.num_labels, info.sentence, digest]
         days.setdefault(info.session, [to_dict(info.signal)]).append(line)
@@ -730,7 +861,10 @@ def data_fingerprint(
         "trials": len(infos),
         "bins": sum(trial.num_bins for trial in infos),
         "labels": sum(trial.num_labels for trial in infos),
-        "content": {day: hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:32] for day, lines in days.items()},
+        "content": {
+            day: hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:32]
+            for day, lines in days.items()
+        },
     }
 
 # %% ../../nbs/01_dataset.ipynb #89380852
@@ -742,20 +876,36 @@ class DayStatistics:
         signal: Signal = T15,
         sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, as for `Looks`
     ) -> None:
-        columns, self.signal = signal.num_features, signal
-        self.looks = Looks(columns, len(signal.kinds) * len(signal.places), signal.label_names, sounds)
+        columns = signal.num_features
+        self.signal = signal
+        self.looks = Looks(
+            columns, len(signal.kinds) * len(signal.places), signal.label_names, sounds
+        )
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
-        self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
-        self.short, self.min_span = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
+        self.bins = 0
+        self.repeated = 0  # repeated: bins that are as the bin before
+        self.least = math.inf
+        self.short = 0  # trials too short for `tiny`
+        self.min_span = MAX_BINS  # fewest bins for a frame that CTC needs
         self.total, self.squares, self.largest = np.zeros((3, columns))
-        self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
-        self.largest_trial = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
-        self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
+        # bins in which a column is not as in the bin before
+        self.changes = np.zeros(columns, np.int64)
+        # the trial that goes furthest from its mean
+        self.largest_trial = np.zeros(columns, np.int64)
+        # of each trial: longest repetition, its start and size
+        self.stretches: list[tuple[int, int, float]] = []
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
-    def add(self, features: np.ndarray, trial: str, sentence: str | None = None, labels: np.ndarray | None = None,
-            block: int = 0) -> None:
+
+    def add(
+        self,
+        features: np.ndarray,
+        trial: str,
+        sentence: str | None = None,
+        labels: np.ndarray | None = None,
+        block: int = 0,
+    ) -> None:
         "Add the features of a trial, by its name, and what else is known of it."
         self.looks.add(features, trial, block, labels, sentence)
         if FOREIGN_LETTER.search(sentence or ""):
@@ -764,13 +914,15 @@ class DayStatistics:
         self.total += features.sum(0, np.float64)
         self.squares += np.einsum("tc,tc->c", features, features, dtype=np.float64)
         self.least = min(self.least, float(features.min()))
-        size = np.abs(features - features.mean(0)).max(0)  # a day's first trials can be scored by the day before
+        # a day's first trials can be scored by the day before
+        size = np.abs(features - features.mean(0)).max(0)
         self.largest_trial[size > self.largest] = len(self.trials)
         self.largest = np.maximum(self.largest, size)
         differs = features[1:] != features[:-1]
         self.changes += differs.sum(0)
         same = ~differs.any(1)
-        ends = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)  # of each stretch
+        # of each stretch
+        ends = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)
         start, stop = max(ends.tolist(), key=lambda pair: pair[1] - pair[0], default=(0, 0))
         self.repeated += int(same.sum())
         self.others += int(same.sum()) - (stop - start), max(len(ends) - 1, 0)
@@ -791,36 +943,57 @@ class DayStatistics:
         "Yield the warnings about the day, each with its kind, besides its usual mean and standard deviation."
         bins, number = self.others.tolist()
         probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
-        longest = max(10.0, math.log(1e-9) / math.log(probability))  # chance makes one of this length in a billion bins
-        if indices := [index for index, (length, *_) in enumerate(self.stretches) if length >= longest]:
+        # chance makes one of this length in a billion bins
+        longest = max(10.0, math.log(1e-9) / math.log(probability))
+        if indices := [
+            index for index, (length, *_) in enumerate(self.stretches) if length >= longest
+        ]:
             length, start, size = self.stretches[indices[0]]
             phrase = "stay the same" if size else "are 0"
-            yield "stretch", (f"all columns {phrase} from bin {start} to {start + length} of "
-                              f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials "
-                              f"have such stretches")
+            yield (
+                "stretch",
+                (
+                    f"all columns {phrase} from bin {start} to {start + length} of "
+                    f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials "
+                    f"have such stretches"
+                ),
+            )
         rare = (self.changes < self.bins / 1000) & ~self.dead
         if self.dead.any():
             yield "dead", f"{spelled(self.dead)} never change"
         if self.bins >= 2000 and rare.any():
             yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
-        scored, alive = self.signal.scale.startswith("z-score"), ~self.dead if not self.dead.all() else self.dead
+        scored = self.signal.scale.startswith("z-score")
+        alive = ~self.dead if not self.dead.all() else self.dead
         means, spreads = self.moments
-        mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
+        mean = float(np.median(means[alive]))
+        spread = float(np.median(spreads[alive]))
         distance = float(np.median(np.abs(means[alive] - usual_mean)))
         outliers = (self.largest > 20) & (self.changes > self.bins / 10)
         shift = abs(float(np.median(means[alive] - usual_mean)))
         far = distance > (1 if scored else 5) * max(spread, usual_spread) or scored and shift > 0.5
         most = 1.8 if scored else 5
         if far or not usual_spread / most <= spread <= most * usual_spread:
-            yield "scale", (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
-                   f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; "
-                   "z-score by day")
+            yield (
+                "scale",
+                (
+                    f"columns have a mean of about {mean:.3g} and a standard deviation of "
+                    f"{spread:.3g}, not {usual_mean:.3g} and {usual_spread:.3g} as "
+                    f"{'z-scores' if scored else 'other days'}; z-score by day"
+                ),
+            )
         elif scored and self.least >= 0:
             yield "positive", "no number is below 0, so these are no z-scores; z-score by day"
         elif scored and outliers.any():
             worst = int(np.argmax(np.where(outliers, self.largest, 0)))
-            yield "outlier", (f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
-                   f"{self.trials[self.largest_trial[worst]]}; {spelled(outliers)} go beyond 20 standard deviations")
+            yield (
+                "outlier",
+                (
+                    f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
+                    f"{self.trials[self.largest_trial[worst]]}; {spelled(outliers)} go beyond 20 "
+                    "standard deviations"
+                ),
+            )
         yield from remarks(self.looks, scored)
         if self.useless:
             yield "useless", "nothing can be learned from this day"
@@ -840,8 +1013,10 @@ def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # e
     rate = day.looks.rate
     if not rate or not usual or usual / 1.8 <= rate <= 1.8 * usual:
         return ""
-    return (f"{rate:.3g} bins a label, and {usual:.3g} on other days; is a bin as long, and are these the labels "
-            "of these bins?")
+    return (
+        f"{rate:.3g} bins a label, and {usual:.3g} on other days; is a bin as long, and are these "
+        "the labels of these bins?"
+    )
 
 
 def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
@@ -849,8 +1024,14 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
     days = {name: day for name, day in days.items() if day.bins}
     warnings = dict[str, dict[str, str]]()  # kind -> session -> text
     for name, day in days.items():
-        peers = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
-        usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(peers, 0).tolist()
+        peers = [
+            [np.median(part) for part in other.moments]
+            for other in days.values()
+            if other.signal == day.signal
+        ]
+        usual = (
+            (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(peers, 0).tolist()
+        )
         for kind, text in day.warnings(*usual):
             warnings.setdefault(kind, {})[name] = text
         if pace := pace_warning(day, days.values()):
@@ -863,16 +1044,25 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
         if len(set(texts.values())) > 1 and "columns (" in texts[first]:
             differ = " (the columns differ from day to day)"
         lines.append(f"{first}{alike}: {texts[first]}{differ}")
-    short, limit = sum(day.short for day in days.values()), min((day.min_span for day in days.values()), default=0)
+    short = sum(day.short for day in days.values())
+    limit = min((day.min_span for day in days.values()), default=0)
     patch = limit // 4 * 4 or limit
-    remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
+    remedy = (
+        f"--patch {patch} --stride {patch} holds all"
+        if patch
+        else "leave them out with --impossible skip"
+    )
     if short:
-        lines.append(f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe "
-                     f"tiny has them; {remedy}")
+        lines.append(
+            f"{short} trials are too short for their labels in patches of 16 bins, one every 8, "
+            f"as recipe tiny has them; {remedy}"
+        )
     foreign = [text for day in days.values() for text in day.foreign]
     if foreign:
-        lines.append(f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
-                     f"{printable(foreign[0])[:100]}")
+        lines.append(
+            f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave "
+            f"out, such as {printable(foreign[0])[:100]}"
+        )
     return lines
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
@@ -890,35 +1080,49 @@ def _check_features(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStat
         if (features == features[:1]).all():
             raise KitError("is the same in all bins")
         if small > features.size / 2:
-            raise KitError(f"{small} values are not 0 and below 1e-38; were these bytes another type?")
+            raise KitError(
+                f"{small} values are not 0 and below 1e-38; were these bytes another type?"
+            )
         if empty:
             raise KitError(f"is 0 in its last {empty} bins; was it written completely?")
         if duplicate != location:
             raise KitError(f"is the same as in {duplicate}")
     if info.num_bins < 14:
-        raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
+        raise Fault(
+            info.file,
+            info.group,
+            "n_time_steps",
+            f"is {info.num_bins}, less than one patch of 14 bins",
+        )
 
 
 def _check_labels(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info)
-    needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
+    # of frames, so that CTC can produce them
+    needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))
     day.min_span = min(day.min_span, info.num_bins // needed)
     day.short += (info.num_bins - 16) // 8 + 1 < needed
     patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
     with reading(info.file, info.group, "seq_class_ids"):
         if patches < needed:
-            raise KitError(f"{info.num_bins} bins make {patches} patches, but the labels need {needed}")
+            raise KitError(
+                f"{info.num_bins} bins make {patches} patches, but the labels need {needed}"
+            )
 
 
 def _check_sentence(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
     if read_sentence(sentence) is None:
-        message = f"is {sentence!r}, which stands for a missing value" if sentence.strip() else "is empty"
+        message = (
+            f"is {sentence!r}, which stands for a missing value" if sentence.strip() else "is empty"
+        )
         raise Fault(info.file, info.group, "sentence_label", message)
     with reading(info.file, info.group, "transcription"):
         data = open_dataset(open_trial(file, info.group), "transcription", "iu", (LABEL_WIDTH,))
         wrap = 256 if data.dtype.itemsize == 1 else 1 << 32
-        codes = np.array([ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]])
+        codes = np.array(
+            [ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]]
+        )
         if len(positions := np.flatnonzero(data[:].astype(np.int64) % wrap != codes % wrap)):
             raise KitError(f"differs from sentence_label at position {positions[0]}")
 
@@ -930,11 +1134,15 @@ def check_folder(
     sounds: Callable[[str], Iterable[str]] | None = None,  # phonemes of a sentence, with which labels are compared
 ) -> Iterator[Fault]:
     "Yield all faults of a folder, in the order of sessions, splits and trials, as they are found."
-    root, days = find_recordings(folder), {} if days is None else days
+    root = find_recordings(folder)
+    days = {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    signals, hashes = dict[Path, Signal](), dict[bytes, str]()
-    for session in track_progress(sessions, len(sessions), "validate", "session") if progress else sessions:
+    signals = dict[Path, Signal]()
+    hashes = dict[bytes, str]()
+    for session in (
+        track_progress(sessions, len(sessions), "validate", "session") if progress else sessions
+    ):
         seen: dict[tuple[int, int], str] = {}
         paths = [session / f"data_{split}.hdf5" for split in SPLITS]
         if not any(map(os.path.lexists, paths)):
@@ -956,7 +1164,8 @@ def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, has
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
-    day, labelled = days.setdefault(path.parent.name, DayStatistics(signal, sounds)), path.name != "data_test.hdf5"
+    day = days.setdefault(path.parent.name, DayStatistics(signal, sounds))
+    labelled = path.name != "data_test.hdf5"
     for info in index_file(file, 0, labelled, signal, locations):
         if isinstance(info, Fault):
             yield info
@@ -978,11 +1187,16 @@ def fault_lines(
     hidden = Counter[tuple[str, str]]()
     first = dict[tuple[str, str], Fault]()
     for file, group in groupby(faults, key=lambda fault: fault.file):
-        here, shown = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        here = Counter[tuple[str, str]]()
+        shown = Counter[tuple[str, str]]()
         for fault in group:
             counts[fault.kind] += 1
             here[fault.kind] += 1
-            if first.setdefault(fault.kind, fault) is fault or counts.total() <= whole and here[fault.kind] <= few:
+            if (
+                first.setdefault(fault.kind, fault) is fault
+                or counts.total() <= whole
+                and here[fault.kind] <= few
+            ):
                 shown[fault.kind] += 1
                 yield str(fault)
         for kind, count in (here - shown).items():
@@ -1005,9 +1219,14 @@ def check_days(
         day = days[session] = DayStatistics(recordings.infos[members[0]].signal, sounds)
         for position in sorted({round(point) for point in np.linspace(0, len(members) - 1, 8)}):
             info = recordings.infos[members[position]]
-            features, labels = recordings.features(members[position]), recordings.labels(members[position])
-            day.add(features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block)
+            features = recordings.features(members[position])
+            labels = recordings.labels(members[position])
+            day.add(
+                features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block
+            )
     warnings = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):
-        raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {warnings[0]}")
+        raise KitError(
+            f"{recordings.folder}: nothing can be learned from these numbers; {warnings[0]}"
+        )
     return warnings

@@ -62,15 +62,25 @@ MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 
 def dates_in(text: str) -> set[str]:  # "2023.08.13"
     "Return every date of this century that the numbers of a text can mean, in any order, with any marks between."
-    text = re.sub(rf"(?<![a-z])({'|'.join(MONTHS)})[a-z]*", lambda name: f".{MONTHS.index(name[1]) + 1}.", text)
+    text = re.sub(
+        rf"(?<![a-z])({'|'.join(MONTHS)})[a-z]*",
+        lambda name: f".{MONTHS.index(name[1]) + 1}.",
+        text,
+    )
     text = re.sub(r"(?<![a-z])[ymd](?=\d)|(?<=\d)([ymd年月日]|st|nd|rd|th)(?![a-z])", ".", text)
-    numbers, parts = list(re.finditer(r"\d+", text)), list[tuple[str, ...]]()
+    numbers = list(re.finditer(r"\d+", text))
+    parts = list[tuple[str, ...]]()
     for index, number in enumerate(numbers):
-        token, width = number[0], 2 if len(number[0]) in (6, 12) else 4
+        token = number[0]
+        width = 2 if len(number[0]) in (6, 12) else 4
         if len(token) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
             parts.append((token[:width], token[width:width + 2], token[width + 2:width + 4]))
-            parts += [(token[4:4 + width], token[2:4], token[:2]), (token[4:4 + width], token[:2], token[2:4])]
-        if len(token) in (10, 13, 16, 19) and token[0] == "1":  # seconds since 1970, or finer: in UTC, and in the West
+            parts += [
+                (token[4 : 4 + width], token[2:4], token[:2]),
+                (token[4 : 4 + width], token[:2], token[2:4]),
+            ]
+        # seconds since 1970, or finer: in UTC, and in the West
+        if len(token) in (10, 13, 16, 19) and token[0] == "1":
             zones = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, -8))
             times = [datetime.datetime.fromtimestamp(int(token[:10]), zone) for zone in zones]
             parts += [tuple(f"{time:%Y %m %d}".split()) for time in times]
@@ -81,7 +91,9 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
             parts += [(first, middle, last), (last, middle, first), (last, first, middle)]
     with suppress(ValueError):  # a day of the year, 2023-225, or of a week, 2023-W32-7
         for year, count in re.findall(r"(?<!\d)(20\d\d)[^\da-z]?(\d{3})(?!\d)", text):
-            parts.append(tuple(f"{datetime.datetime.strptime(year + count, '%Y%j'):%Y %m %d}".split()))
+            parts.append(
+                tuple(f"{datetime.datetime.strptime(year + count, '%Y%j'):%Y %m %d}".split())
+            )
     with suppress(ValueError):
         for year, week, day in re.findall(r"(?<!\d)(20\d\d)\W?w(\d\d)\W?(\d)(?!\d)", text):
             parts.append(tuple(f"{datetime.date.fromisocalendar(int(year), int(week), int(day)):%Y %m %d}".split()))
@@ -110,7 +122,10 @@ def days_in(name: str, participant: str = "") -> frozenset[DayKey]:
     days = set(product(people, dates_in(text)))
     for person in people & set(IMPLANTED):
         counts = re.findall(r"(?:day|(?<![a-z])d)\D?0*(\d{1,4})(?!\d)", text)
-        days |= {(person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}") for count in counts}
+        days |= {
+            (person, f"{IMPLANTED[person] + datetime.timedelta(int(count)):%Y.%m.%d}")
+            for count in counts
+        }
     return frozenset(days)
 
 # %% ../../nbs/data/quarantine.ipynb #7998529e
@@ -125,9 +140,12 @@ class Quarantine:
         self.days: dict[DayKey, set[str]] = {}  # besides the published ones; with their sets
         self.sentences: dict[DayKey, set[str]] = {}  # normalised
         for recordings in held_out_splits(folders):
-            dataset, person = recordings.signal.dataset, recordings.signal.participant
+            dataset = recordings.signal.dataset
+            person = recordings.signal.participant
             for info in recordings.infos:
-                if known and (info.quarantine or known.reason(dataset, info.session, participant=person)):
+                if known and (
+                    info.quarantine or known.reason(dataset, info.session, participant=person)
+                ):
                     continue
                 sentences = [normalise(info.sentence, True)] if info.sentence else []
                 for day in days_in(info.session, person):
@@ -144,7 +162,10 @@ class Quarantine:
     @property
     def key(self) -> str:
         "Return a hash of the entries."
-        items = [sorted((*day, *sorted(names)) for day, names in part.items()) for part in (self.days, self.sentences)]
+        items = [
+            sorted((*day, *sorted(names)) for day, names in part.items())
+            for part in (self.days, self.sentences)
+        ]
         return content_hash([sorted(map(str, HELD_OUT_SETS.items())), items])
 
     def dateless(self, dataset: str, session: str, participant: str = "") -> str:
@@ -153,7 +174,8 @@ class Quarantine:
         for (person, name), dates in HELD_OUT_SETS.items():
             if name == dataset or person not in people_in(plain_name(f"{session} {participant}")):
                 continue
-            first, last = f"{int(dates[0][:4]) - 1}", f"{today:%Y.%m.%d}"
+            first = f"{int(dates[0][:4]) - 1}"
+            last = f"{today:%Y.%m.%d}"
             found = [date for one, date in days_in(session, participant) if one == person]
             if not any(first <= date <= last for date in found):
                 return (f"no date was found in '{session}', and {name} holds out days of {person}; "
@@ -171,11 +193,17 @@ class Quarantine:
         if dateless := self.dateless(dataset, session, participant):
             return dateless
         for day in sorted(days_in(session, participant)):
-            sets = {name for (person, name), dates in HELD_OUT_SETS.items() if day[0] == person and day[1] in dates}
+            sets = {
+                name
+                for (person, name), dates in HELD_OUT_SETS.items()
+                if day[0] == person and day[1] in dates
+            }
             if sets := (sets | self.days.get(day, set())) - {dataset}:
                 is_listed = sentence and normalise(sentence, True) in self.sentences.get(day, ())
-                return (f"{'.'.join(day)} is a day of which {' and '.join(sorted(sets))} holds out sentences"
-                        + ", this one among them" * bool(is_listed))
+                return (
+                    f"{'.'.join(day)} is a day of which {' and '.join(sorted(sets))} holds out "
+                    "sentences" + ", this one among them" * bool(is_listed)
+                )
         return ""
 
 # %% ../../nbs/data/quarantine.ipynb #4f4dfa23
@@ -198,7 +226,8 @@ def open_recordings(
     dates = Counter(day for folder in recordings.folders
                     for day in {day for session in sessions_of(folder) for day in days_in(session)})
     if max(dates.values(), default=0) > 1:
-        union, quarantines = Quarantine(), dict[Path, Quarantine]()
+        union = Quarantine()
+        quarantines = dict[Path, Quarantine]()
         for folder in recordings.folders:  # where two hold out the same day, it is the first one's
             quarantines[folder] = Quarantine([folder], union)
             union.add(quarantines[folder])
@@ -206,12 +235,23 @@ def open_recordings(
         for folder, other in product(quarantines, quarantines):
             if folder != other:
                 others[folder].add(quarantines[other])
-        recordings.infos = [replace(info, quarantine=info.quarantine or others[info.file.parents[1]].reason(
-            info.signal.dataset, info.session, info.sentence)) for info in recordings.infos]
+        recordings.infos = [
+            replace(
+                info,
+                quarantine=info.quarantine
+                or others[info.file.parents[1]].reason(
+                    info.signal.dataset, info.session, info.sentence
+                ),
+            )
+            for info in recordings.infos
+        ]
     if not quarantined:
         recordings.infos = [info for info in recordings.infos if not info.quarantine]
         if not recordings.infos:
-            raise KitError(f"{recordings.folder}: all trials of data_{split}.hdf5 are quarantined; none may be used")
+            raise KitError(
+                f"{recordings.folder}: all trials of data_{split}.hdf5 are quarantined; none may "
+                "be used"
+            )
     return recordings
 
 # %% ../../nbs/data/quarantine.ipynb #c3510a0f
@@ -230,7 +270,11 @@ def quarantine_text(left_out: Mapping[str, int]) -> str:
     "Return the quarantined trials, by reason, in a sentence; empty if there are none."
     reasons = [f"{count} as {reason}" for reason, count in sorted(left_out.items())]
     suffix = f"; and for {len(reasons) - 3} more reasons" if len(reasons) > 3 else ""
-    return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:3])}{suffix}" if reasons else ""
+    return (
+        f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:3])}{suffix}"
+        if reasons
+        else ""
+    )
 
 # %% ../../nbs/data/quarantine.ipynb #da63659d
 def quarantine_record(record: Any) -> dict[str, dict[str, int]]:
@@ -246,27 +290,39 @@ def refuse_leak(
     recordings: Recordings,  # the test; its own training split is no leak
 ) -> None:
     "Raise `KitError` if a run was trained on days of its test in another set."
-    others = {session: name for session, name in training_sets.items() if name != recordings.signal.dataset}
+    others = {
+        session: name
+        for session, name in training_sets.items()
+        if name != recordings.signal.dataset
+    }
     days = frozenset().union(*map(days_in, others))
     if overlap := [info for info in recordings.infos if days & days_in(info.session)]:
-        sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in overlap})
-        raise KitError(f"{run}: was trained on {count} days of this test, from {sets}: {len(overlap)} of the "
-                       f"{len(recordings)} test trials lie on them; train without them to make a submission")
+        sets = " and ".join(sorted(set(others.values())))
+        count = len({info.session for info in overlap})
+        raise KitError(
+            f"{run}: was trained on {count} days of this test, from {sets}: {len(overlap)} of the "
+            f"{len(recordings)} test trials lie on them; train without them to make a submission"
+        )
 
 # %% ../../nbs/data/quarantine.ipynb #81cf9bbf
 LATER = (8, 12, 18, 24)  # bins from a time to the later one; more than smoothing reaches
 WIDTH = 5  # bins that are averaged, so that finer smoothing does not count
-STRETCH = 64  # bins of curve that are compared; with `LATER` and `WIDTH`, trials of fewer than 92 bins are not
+# bins of curve that are compared; with `LATER` and `WIDTH`, trials of fewer than 92 bins are not
+STRETCH = 64
 ALIKE = 0.88  # correlation from which two stretches are the same recording
 SPARSE = 4  # of a long stretch every so many bins are compared, so that it spans 5 s
-# a copy without some columns is less alike, but far more so than the next trial: its correlation, and how far ahead it
-# must be, as it is and with its bins twice as long or half as long
-RESEMBLES, AHEAD, AHEAD_RESCALED = 0.6, 0.15, 0.25
+# a copy without some columns is less alike, but far more so than the next trial: its correlation,
+# and how far ahead it must be, as it is and with its bins twice as long or half as long
+RESEMBLES = 0.6
+AHEAD = 0.15
+AHEAD_RESCALED = 0.25
 
 
 def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
     "Return how alike the array is to itself some bins later, over time; no column if a trial is too short or constant."
-    sums = np.cumsum(np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0)
+    sums = np.cumsum(
+        np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0
+    )
     smooth = (sums[WIDTH:] - sums[:-WIDTH]) / WIDTH  # (T - WIDTH + 1, C)
     length = len(smooth) - max(LATER)
     spread = smooth.std(0) if length > 0 else np.zeros(1)
@@ -291,22 +347,32 @@ class HeldOut:
     "Trials that may not be trained on: published days, days of the recordings that were named, and their copies."
 
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        self.days, self.names, self.datasets = Quarantine(folders), list[str](), list[str]()
+        self.days = Quarantine(folders)
+        self.names = list[str]()
+        self.datasets = list[str]()
         parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
-        long_parts, self.long_names, self.long_datasets = [parts[0]], list[str](), list[str]()
+        long_parts = [parts[0]]
+        self.long_names = list[str]()
+        self.long_datasets = list[str]()
         for recordings in held_out_splits(folders):
             split = recordings.split
-            infos = track_progress(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
+            infos = track_progress(
+                recordings.infos, len(recordings), f"read {split} of {recordings.folder}"
+            )
             for index, info in enumerate(infos):
                 curves = likeness_curves(recordings.features(index))
-                parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])  # both ends, the middle
+                # both ends, the middle
+                parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])
                 self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
                 self.datasets += [info.signal.dataset] * len(parts[-1])
                 span = STRETCH * SPARSE
-                long_parts.append(stretches(curves, max(1, (curves.shape[1] - span) // 2), SPARSE)[:3])
+                long_parts.append(
+                    stretches(curves, max(1, (curves.shape[1] - span) // 2), SPARSE)[:3]
+                )
                 self.long_names += self.names[-1:] * len(long_parts[-1])
                 self.long_datasets += [info.signal.dataset] * len(long_parts[-1])
-        self.stretches, self.long = np.concatenate(parts), np.concatenate(long_parts)
+        self.stretches = np.concatenate(parts)
+        self.long = np.concatenate(long_parts)
         content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
 
@@ -322,9 +388,16 @@ class HeldOut:
         ours = stretches(likeness_curves(trial.features if len(others) else trial.features[:0]))
         likeness = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
         if likeness.max() > ALIKE:
-            return f"its features are a copy of a held-out trial: {self.names[others[likeness.argmax()]]}"
+            return (
+                "its features are a copy of a held-out trial: "
+                f"{self.names[others[likeness.argmax()]]}"
+            )
         name = self.resembled(trial)
-        return f"its features are those of a held-out trial, in other columns or bins: {name}" if name else ""
+        return (
+            f"its features are those of a held-out trial, in other columns or bins: {name}"
+            if name
+            else ""
+        )
 
     def resembled(self, trial: Trial) -> str:  # empty if there is none
         "Return the held-out trial of another set that is far more like a trial than the next one."
@@ -333,7 +406,11 @@ class HeldOut:
             return ""
         features = trial.features
         halves = features[:len(features) // 2 * 2].reshape(-1, 2, features.shape[1]).mean(1)
-        for rows, ahead in ((features, AHEAD), (np.repeat(features, 2, 0), AHEAD_RESCALED), (halves, AHEAD_RESCALED)):
+        for rows, ahead in (
+            (features, AHEAD),
+            (np.repeat(features, 2, 0), AHEAD_RESCALED),
+            (halves, AHEAD_RESCALED),
+        ):
             ours = stretches(likeness_curves(rows), every=SPARSE)
             if not len(ours):
                 continue

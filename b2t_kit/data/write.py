@@ -50,7 +50,8 @@ class NewFile(h5py.File):
         self,
         path: Path,  # name of the complete file; replaced if it exists
     ) -> None:
-        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+        self.path = path
+        self.partial = path.with_name(f".{path.name}.partial")
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.disk = _Disk(clear_way(self.partial), "w+")
@@ -95,7 +96,8 @@ class SessionWriter(AbstractContextManager):
         overwrite: bool = False,  # replace an existing file instead of refusing
     ) -> None:
         check_split(split)
-        self.split, self.count = split, 0
+        self.split = split
+        self.count = 0
         self.signal: Signal | None = None  # of the first trial
         self.path = Path(path) / f"data_{split}.hdf5"
         if self.path.exists() and not overwrite:
@@ -105,19 +107,32 @@ class SessionWriter(AbstractContextManager):
     def write(self, trial: Trial) -> None:
         "Append a trial, under the next number; raise `KitError` if it is not valid or cannot be written."
         self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
-        labelled, session, num_labels = self.split != "test", self.path.parent.name, signal.num_labels
-        problem, labels, sentence = "", np.empty(0, np.int64), ""
+        labelled = self.split != "test"
+        session = self.path.parent.name
+        num_labels = signal.num_labels
+        problem = ""
+        labels = np.empty(0, np.int64)
+        sentence = ""
         if labelled and trial.labels is not None and trial.sentence is not None:
-            labels, sentence = trial.labels, trial.sentence
+            labels = trial.labels
+            sentence = trial.sentence
         if signal != self.signal:
             problem = f"{signal}, but the file begins with {self.signal}"
-        elif features.ndim != 2 or features.shape[1] != signal.num_features or features.dtype != np.float32:
+        elif (
+            features.ndim != 2
+            or features.shape[1] != signal.num_features
+            or features.dtype != np.float32
+        ):
             shape = f"{features.shape} {features.dtype}"
             problem = f"features must be (bins, {signal.num_features}) float32, not {shape}"
         elif trial.session != session:
             problem = f"session is '{trial.session}', but the folder is '{session}'"
-        elif labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels):
-            problem = f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
+        elif labelled and not (
+            0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels
+        ):
+            problem = (
+                f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
+            )
         elif len(sentence) > LABEL_WIDTH:
             problem = f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
         if problem:
@@ -133,7 +148,10 @@ class SessionWriter(AbstractContextManager):
         if trial.quarantine:
             group.attrs["quarantine"] = trial.quarantine
         if labelled:
-            for name, values in (("seq_class_ids", labels), ("transcription", [ord(letter) for letter in sentence])):
+            for name, values in (
+                ("seq_class_ids", labels),
+                ("transcription", [ord(letter) for letter in sentence]),
+            ):
                 padded = np.zeros(LABEL_WIDTH, np.int32)
                 padded[:len(values)] = values
                 group.create_dataset(name, data=padded)
@@ -156,7 +174,8 @@ def tiny_recordings(
     signal: Signal = T15,  # whose recordings
 ) -> Path:  # the new `hdf5_data_final`
     "Write trials of noise with random words: three random labels and a silence, the last label, per 40 bins."
-    root, most = Path(folder) / "hdf5_data_final", signal.num_labels
+    root = Path(folder) / "hdf5_data_final"
+    most = signal.num_labels
     vocabulary = ("we", "can", "hear", "you", "now")
     for day in range(sessions):
         session = f"{signal.participant}.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"
@@ -168,7 +187,22 @@ def tiny_recordings(
                     words = max(1, num_bins // 40)
                     sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])
                     labels = np.concatenate([sounds, np.full((words, 1), most)], axis=1).reshape(-1)
-                    sentence = " ".join(vocabulary[choice] for choice in random.integers(0, 5, words)) + "."
-                    features = random.standard_normal((num_bins, signal.num_features), dtype=np.float32)
-                    writer.write(Trial(features, labels, session, index + 1, number, sentence=sentence, signal=signal))
+                    sentence = (
+                        " ".join(vocabulary[choice] for choice in random.integers(0, 5, words))
+                        + "."
+                    )
+                    features = random.standard_normal(
+                        (num_bins, signal.num_features), dtype=np.float32
+                    )
+                    writer.write(
+                        Trial(
+                            features,
+                            labels,
+                            session,
+                            index + 1,
+                            number,
+                            sentence=sentence,
+                            signal=signal,
+                        )
+                    )
     return root

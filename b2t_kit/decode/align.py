@@ -19,7 +19,8 @@ from ..text.phonemes import BLANK, SILENCE
 @compiled
 def combine(first: float, second: float) -> float:
     "Return ln(e^first + e^second) of two log-probabilities."
-    high, low = max(first, second), min(first, second)
+    high = max(first, second)
+    low = min(first, second)
     if high - low > 40.0 or low == -math.inf:
         return high
     return high + math.log1p(math.exp(low - high))
@@ -33,7 +34,9 @@ class Pronunciations(NamedTuple):
     label: np.ndarray  # (phonemes,) uint8, classes 1..39
 
 # %% ../../nbs/decode/align.ipynb #975f4fd2
-def pronunciation_arrays(entries: Iterable[tuple[int, Sequence[int]]], count: int) -> Pronunciations:
+def pronunciation_arrays(
+    entries: Iterable[tuple[int, Sequence[int]]], count: int
+) -> Pronunciations:
     "Return the pronunciations, each a word number and classes 1..39, of `count` words, without duplicates."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     words = np.array([word for word, _ in unique], dtype=np.int64)
@@ -56,15 +59,23 @@ class Graph(NamedTuple):
 
 # %% ../../nbs/decode/align.ipynb #384e0262
 @compiled
-def _join(graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float) -> None:
-    row, size[1] = size[1], size[1] + 1
-    graph.edges[row, 0], graph.edges[row, 1], graph.edges[row, 2], graph.weight[row] = source, target, label, weight
+def _join(
+    graph: Graph, size: np.ndarray, source: int, target: int, label: int, weight: float
+) -> None:
+    row = size[1]
+    size[1] = size[1] + 1
+    graph.edges[row, 0] = source
+    graph.edges[row, 1] = target
+    graph.edges[row, 2] = label
+    graph.weight[row] = weight
 
 # %% ../../nbs/decode/align.ipynb #a44266c3
 @compiled
 def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
-    state, size[0] = size[0], size[0] + 1
-    graph.owner[state], graph.final[state] = owner, 0
+    state = size[0]
+    size[0] = size[0] + 1
+    graph.owner[state] = owner
+    graph.final[state] = 0
     _join(graph, size, state, state, label, 0.0)
     return state
 
@@ -72,25 +83,42 @@ def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
 @compiled
 def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) -> Graph:
     "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
-    states, edges, forms = 1, 1, 1
+    states = 1
+    edges = 1
+    forms = 1
     for word in words:
-        low, high = spoken.word_first[word], spoken.word_first[word + 1]
-        phonemes, previous, forms = spoken.first[high] - spoken.first[low], forms, high - low
-        states, edges = states + 2 * phonemes + 2, edges + 5 * phonemes + forms * (previous + 6) + 4
+        low = spoken.word_first[word]
+        high = spoken.word_first[word + 1]
+        phonemes = spoken.first[high] - spoken.first[low]
+        previous = forms
+        forms = high - low
+        states = states + 2 * phonemes + 2
+        edges = edges + 5 * phonemes + forms * (previous + 6) + 4
     graph = Graph(np.empty((edges, 3), np.int32), np.empty(edges), np.empty(states, np.int32),
                   np.empty(states, np.int32))
     size = np.zeros(2, np.int64)  # states and edges so far
-    none, blank, silence, quiet = np.int64(-1), np.int64(BLANK), np.int64(SILENCE), np.int64(_QUIET)
+    none = np.int64(-1)
+    blank = np.int64(BLANK)
+    silence = np.int64(SILENCE)
+    quiet = np.int64(_QUIET)
 
-    ends, tails = np.empty(states, np.int64), np.empty(states, np.int64)  # of pronunciations: state, phoneme
-    begin, end = 0, 0  # the pronunciations of the word before
-    blanks, pause = none, _state(graph, size, none, quiet)  # states of the gap before: blanks only, with silence
+    # of pronunciations: state, phoneme
+    ends = np.empty(states, np.int64)
+    tails = np.empty(states, np.int64)
+    # the pronunciations of the word before
+    begin = 0
+    end = 0
+    # states of the gap before: blanks only, with silence
+    blanks = none
+    pause = _state(graph, size, none, quiet)
     for number in range(len(words)):
         count = end
         for form in range(spoken.word_first[words[number]], spoken.word_first[words[number] + 1]):
-            state, last = none, none
+            state = none
+            last = none
             for phoneme in range(spoken.first[form], spoken.first[form + 1]):
-                label, previous = np.int64(spoken.label[phoneme]), state
+                label = np.int64(spoken.label[phoneme])
+                previous = state
                 if previous >= 0:
                     blank_state = _state(graph, size, number, blank)
                     state = _state(graph, size, number, label)
@@ -107,9 +135,13 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
                         if tails[index] != label:
                             _join(graph, size, ends[index], state, label, missing)
                 last = label
-            ends[count], tails[count], count = state, last, count + 1
-        begin, end = end, count
-        blanks, pause = _state(graph, size, none, blank), _state(graph, size, none, quiet)
+            ends[count] = state
+            tails[count] = last
+            count = count + 1
+        begin = end
+        end = count
+        blanks = _state(graph, size, none, blank)
+        pause = _state(graph, size, none, quiet)
         _join(graph, size, blanks, pause, silence, 0.0)
         for index in range(begin, end):
             _join(graph, size, ends[index], blanks, blank, 0.0)
@@ -120,7 +152,12 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
         graph.final[blanks] = 1
     for index in range(begin, end):
         graph.final[ends[index]] = 1
-    return Graph(graph.edges[: size[1]], graph.weight[: size[1]], graph.owner[: size[0]], graph.final[: size[0]])
+    return Graph(
+        graph.edges[: size[1]],
+        graph.weight[: size[1]],
+        graph.owner[: size[0]],
+        graph.final[: size[0]],
+    )
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
 @compiled
@@ -137,15 +174,20 @@ def add_quiet(rows: np.ndarray) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
 @compiled
 def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
     "Return ln of the sum over all alignments; minus infinity if there is no path, or on underflow."
-    edges, factor = graph.edges, np.empty(len(graph.weight))
+    edges = graph.edges
+    factor = np.empty(len(graph.weight))
     for edge in range(len(edges)):
         factor[edge] = math.exp(graph.weight[edge])
-    alpha, next_alpha, total = np.zeros(len(graph.owner)), np.zeros(len(graph.owner)), 0.0
+    alpha = np.zeros(len(graph.owner))
+    next_alpha = np.zeros(len(graph.owner))
+    total = 0.0
     alpha[0] = 1.0
     for frame in range(len(probabilities)):
         mass = 0.0
         for edge in range(len(edges)):
-            source, target, label = edges[edge, 0], edges[edge, 1], edges[edge, 2]
+            source = edges[edge, 0]
+            target = edges[edge, 1]
+            label = edges[edge, 2]
             part = alpha[source] * probabilities[frame, label] * factor[edge]
             next_alpha[target] += part
             mass += part
@@ -154,7 +196,8 @@ def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
         total += math.log(mass)
         scale = 1.0 / mass
         for state in range(len(alpha)):
-            alpha[state], next_alpha[state] = next_alpha[state] * scale, 0.0
+            alpha[state] = next_alpha[state] * scale
+            next_alpha[state] = 0.0
     ending = 0.0
     for state in range(len(alpha)):
         ending += alpha[state] * graph.final[state]
@@ -165,7 +208,9 @@ def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
 def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
     """Return ln P of the best path (Viterbi), minus infinity if there is none; `times` (W, 2) is filled with the first
     frame of each word and the one after its last."""
-    edges, scores, next_scores = graph.edges, np.empty(len(graph.owner)), np.empty(len(graph.owner))
+    edges = graph.edges
+    scores = np.empty(len(graph.owner))
+    next_scores = np.empty(len(graph.owner))
     back = np.empty((len(rows), len(scores)), np.int32)  # the state before each
     for state in range(len(scores)):
         scores[state] = -math.inf if state else 0.0
@@ -173,10 +218,13 @@ def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
         for state in range(len(scores)):
             next_scores[state] = -math.inf
         for edge in range(len(edges)):
-            source, target, label = edges[edge, 0], edges[edge, 1], edges[edge, 2]
+            source = edges[edge, 0]
+            target = edges[edge, 1]
+            label = edges[edge, 2]
             score = scores[source] + graph.weight[edge] + rows[frame, label]
             if score > next_scores[target]:
-                next_scores[target], back[frame, target] = score, source
+                next_scores[target] = score
+                back[frame, target] = source
         scores, next_scores = next_scores, scores
 
     state = 0
@@ -188,7 +236,8 @@ def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
         for frame in range(len(rows) - 1, -1, -1):
             word = graph.owner[state]
             if word >= 0:
-                times[word, 0], times[word, 1] = frame, max(times[word, 1], frame + 1)
+                times[word, 0] = frame
+                times[word, 1] = max(times[word, 1], frame + 1)
             state = back[frame, state]
     return best
 
@@ -202,7 +251,8 @@ def forced_align(
     missing: float,  # at most 0: added where no silence separates two words
 ) -> tuple[float, np.ndarray]:  # ln P(logits | words), minus infinity if impossible; (W, 2) times
     "Return the acoustic score of a sentence and the times of its words."
-    graph, times = sentence_graph(words, spoken, missing), np.zeros((len(words), 2), np.int64)
+    graph = sentence_graph(words, spoken, missing)
+    times = np.zeros((len(words), 2), np.int64)
     best = _best_path(rows, graph, times)
     total = _all_paths(probabilities, graph) if best > -math.inf else best
     return total if total > -math.inf else best, times

@@ -43,7 +43,9 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
     "Return the mean log-probabilities of models, from logits of each; `KitError` unless all have the same frames."
     if not logits:
         raise KitError(f"{name}: there are no models to average")
-    arrays = [check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)]
+    arrays = [
+        check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)
+    ]
     frames = [len(array) for array in arrays]
     if len(set(frames)) > 1:
         raise KitError(f"{name}: the models have {', '.join(map(str, frames))} frames; "
@@ -51,10 +53,16 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
     total = np.zeros(arrays[0].shape)
     for array in arrays:
         high = array.max(axis=1, keepdims=True)
-        total += 1 / len(arrays) * (array - high - np.log(np.exp(array - high).sum(axis=1, keepdims=True)))
+        total += (
+            1
+            / len(arrays)
+            * (array - high - np.log(np.exp(array - high).sum(axis=1, keepdims=True)))
+        )
     if (empty := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
-        raise KitError(f"{name}: in frame {empty[0]}, each class is ruled out by one of the models; "
-                       "leave one of them out")
+        raise KitError(
+            f"{name}: in frame {empty[0]}, each class is ruled out by one of the models; "
+            "leave one of them out"
+        )
     return total.astype(np.float32)
 
 # %% ../../nbs/decode/combine.ipynb #23621d4b
@@ -79,17 +87,37 @@ def average_files(
         raise KitError("there are no files to average")
     lists = same_trials([read_trials(path) for path in paths])
     if len({trials[0].order.names for trials in lists}) > 1:
-        raise KitError(f"{paths[0]}: has other classes than the other files; only logits of the same can be averaged")
+        raise KitError(
+            f"{paths[0]}: has other classes than the other files; only logits of the same can be "
+            "averaged"
+        )
     names = lists[0][0].order.names
     columns = [column for column, name in enumerate(names) if name]
 
     def averages() -> Iterator[tuple[TrialInfo, np.ndarray]]:
         for trials in zip(*lists):
             first = trials[0]
-            rows = average_logits([tempered(trial.logits, temperature) for trial, temperature in zip(
-                trials, temperatures or (1.0,) * len(lists))], first.name)
-            yield TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
-                            sentence=first.truth, file=Path(paths[0])), rows[:, columns]
+            rows = average_logits(
+                [
+                    tempered(trial.logits, temperature)
+                    for trial, temperature in zip(trials, temperatures or (1.0,) * len(lists))
+                ],
+                first.name,
+            )
+            yield (
+                TrialInfo(
+                    first.session,
+                    0,
+                    first.block,
+                    first.number,
+                    first.group,
+                    num_bins=0,
+                    num_labels=0,
+                    sentence=first.truth,
+                    file=Path(paths[0]),
+                ),
+                rows[:, columns],
+            )
 
     write_logits(out, averages(), [names[column] for column in columns])
     return Path(out)
@@ -105,18 +133,42 @@ def pool_lists(
             for number, (search, array) in enumerate(zip(searches, logits, strict=True), 1)]
     texts: dict[tuple[str, ...], None] = {}
     for search, array in zip(searches, rows):
-        texts |= dict.fromkeys(tuple(search.lexicon.words[word] for word in words) for words in search.propose(array))
-    pool, acoustic, weights = dict[tuple[str, ...], Hypothesis](), dict.fromkeys(texts, 0.0), searches[0].config
+        texts |= dict.fromkeys(
+            tuple(search.lexicon.words[word] for word in words) for words in search.propose(array)
+        )
+    pool = dict[tuple[str, ...], Hypothesis]()
+    acoustic = dict.fromkeys(texts, 0.0)
+    weights = searches[0].config
     for search, array in zip(searches, rows):
         ids = search.lexicon.ids
-        scored = {one.words: one for one in search.scored(array, [
-            tuple(ids[word] for word in words) for words in texts if all(word in ids for word in words)])}
-        worst = min((one.acoustic for one in scored.values()), default=0.0) - 1 / weights.acoustic_scale
+        scored = {
+            one.words: one
+            for one in search.scored(
+                array,
+                [
+                    tuple(ids[word] for word in words)
+                    for words in texts
+                    if all(word in ids for word in words)
+                ],
+            )
+        }
+        worst = (
+            min((one.acoustic for one in scored.values()), default=0.0) - 1 / weights.acoustic_scale
+        )
         for words in texts:
-            acoustic[words] += (scored[words].acoustic if words in scored else worst) / len(searches)
+            acoustic[words] += (scored[words].acoustic if words in scored else worst) / len(
+                searches
+            )
         pool = scored | pool
-    result = [replace(one, acoustic=acoustic[words], confidences=(),
-                      total=weights.total(acoustic[words], one.language, len(words))) for words, one in pool.items()]
+    result = [
+        replace(
+            one,
+            acoustic=acoustic[words],
+            confidences=(),
+            total=weights.total(acoustic[words], one.language, len(words)),
+        )
+        for words, one in pool.items()
+    ]
     return with_confidences(sorted(result, key=lambda one: (-one.total, one.words)))
 
 # %% ../../nbs/decode/combine.ipynb #44b99951
@@ -129,11 +181,18 @@ def least_risk(texts: Sequence[Sequence[str]], weights: Sequence[float] | None =
     for text, weight in zip(map(tuple, texts), [1.0] * len(texts) if weights is None else weights):
         belief[text] = belief.get(text, 0.0) + weight
     candidates = list(belief)
-    ids = {word: chr(number) for number, word in enumerate({word for text in candidates for word in text}, 1)}
-    strings = ["".join(ids[word] for word in text) for text in candidates]  # a character a word: cdist compares strings
+    ids = {
+        word: chr(number)
+        for number, word in enumerate({word for text in candidates for word in text}, 1)
+    }
+    # a character a word: cdist compares strings
+    strings = ["".join(ids[word] for word in text) for text in candidates]
     distances = cdist(strings, strings, scorer=Levenshtein.distance, dtype=np.int32)
     risks = distances @ np.array(list(belief.values()))  # (N,) expected word errors
-    best = min(range(len(candidates)), key=lambda number: (round(risks[number], 9), -belief[candidates[number]]))
+    best = min(
+        range(len(candidates)),
+        key=lambda number: (round(risks[number], 9), -belief[candidates[number]]),
+    )
     return list(map(tuple, texts)).index(candidates[best])
 
 # %% ../../nbs/decode/combine.ipynb #c6ff7b8a
@@ -141,8 +200,10 @@ def run_list(runs: Sequence[str | Path]) -> list[Path]:
     "Return the folders of runs; raise `KitError` unless there are at least two different ones."
     folders = [Path(run) for run in runs]
     if len(folders) < 2 or len(set(map(os.path.realpath, folders))) < len(folders):
-        raise KitError(f"runs: '{' '.join(map(str, runs))}' should be two or more different run folders such as "
-                       "seeds/seed_1 seeds/seed_2")
+        raise KitError(
+            f"runs: '{' '.join(map(str, runs))}' should be two or more different run folders such "
+            "as seeds/seed_1 seeds/seed_2"
+        )
     return folders
 
 # %% ../../nbs/decode/combine.ipynb #05a0d64e
@@ -175,7 +236,8 @@ class AveragedRuns(TrainedSource):
 
     @property
     def network(self) -> Network:
-        digest = content_hash(sorted(run.decoder.digest for run in self.runs))  # of these runs, in any order
+        # of these runs, in any order
+        digest = content_hash(sorted(run.decoder.digest for run in self.runs))
         folder = ensemble_folder([run.run for run in self.runs], "average", digest[:8])
         return Network(folder, digest, any(run.decoder.settled for run in self.runs))
 
@@ -183,7 +245,10 @@ class AveragedRuns(TrainedSource):
         return AveragedRuns([replace(run, split=split) for run in self.runs])
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        return [*super().records(folder), *(record for run in self.runs for record in run.records(folder))]
+        return [
+            *super().records(folder),
+            *(record for run in self.runs for record in run.records(folder)),
+        ]
 
     def sentences(self) -> tuple[str, ...]:
         return self.runs[0].sentences()
@@ -193,7 +258,10 @@ class AveragedRuns(TrainedSource):
 
     def read(self, folder: Path) -> SplitLogits:
         parts = [run.read(run.folder) for run in self.runs]
-        temperatures = [run.calibration(part.trials, run.folder).temperature for run, part in zip(self.runs, parts)]
+        temperatures = [
+            run.calibration(part.trials, run.folder).temperature
+            for run, part in zip(self.runs, parts)
+        ]
         path = average_files([part.path for part in parts], folder / "average.hdf5", temperatures)
         return read_split(path, folder, frozenset().union(*(part.chose for part in parts)))
 
@@ -221,10 +289,19 @@ def evaluate_runs(
     folder = ensemble_folder(runs, "eval", source.runs[0].folder.name)
     with new_folders(folder), locked(folder), Recordings(data, split) as recordings:
         trials = decoded_from(recordings, source.read(folder).path)
-        marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
-        average = replace(members[0], origin=f"average of {len(members)} runs", trials=trials, marks=marks,
-                          trained=frozenset.intersection(*(member.trained for member in members)),
-                          calibration=None, certainty=certainty_of(trials, 1.0))
+        marks = max(
+            (member.marks for member in members),
+            key=lambda marks: sum(mark.trials for mark in marks),
+        )
+        average = replace(
+            members[0],
+            origin=f"average of {len(members)} runs",
+            trials=trials,
+            marks=marks,
+            trained=frozenset.intersection(*(member.trained for member in members)),
+            calibration=None,
+            certainty=certainty_of(trials, 1.0),
+        )
         save_evaluation(average, folder)
     if json is not None:
         save_json(json, average.to_dict())
@@ -253,9 +330,13 @@ def decode_runs(
     sources = [RunLogits(run, data, split, device) for run in folders]
     if together == "average":
         return decode_sentences(AveragedRuns(sources), lm, out=out, **options)
-    folder = ensemble_folder(folders, together, sources[0].folder.name) if out is None else Path(out)
+    folder = (
+        ensemble_folder(folders, together, sources[0].folder.name) if out is None else Path(out)
+    )
     tuned = [source.record(folder)[0] for source in sources]
-    choices = DecodeOptions(lm or next((record.model for record in tuned if record.config), None) or DEFAULT, **options)
+    choices = DecodeOptions(
+        lm or next((record.model for record in tuned if record.config), None) or DEFAULT, **options
+    )
     with new_folders(folder), locked(folder):
         decodings = [Decoding(source, choices) for source in sources]
         searches = [one.search() for one in decodings]

@@ -43,18 +43,29 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
     rows = np.asarray(logits)
     if rows.ndim != 2 or rows.shape[1] != len(PHONEMES):
         transposed = rows.ndim == 2 and rows.shape[0] == len(PHONEMES)
-        hint = "; exchange its axes" if transposed else "; --tokens FILE names other classes" if rows.ndim == 2 else ""
-        raise KitError(f"{name}: has the shape {rows.shape}; expected (frames, {len(PHONEMES)}){hint}")
+        hint = (
+            "; exchange its axes"
+            if transposed
+            else "; --tokens FILE names other classes"
+            if rows.ndim == 2
+            else ""
+        )
+        raise KitError(
+            f"{name}: has the shape {rows.shape}; expected (frames, {len(PHONEMES)}){hint}"
+        )
     if not len(rows):
         raise KitError(f"{name}: is empty; the trial has no frames")
     if rows.dtype.kind != "f":
         raise KitError(f"{name}: has the type {rows.dtype}; expected floating-point numbers")
     rows = rows if rows.dtype in (np.float32, np.float64) else rows.astype(np.float32)
-    high, low = rows.max(axis=1), float(rows.min())  # NaN if any value is NaN
+    high = rows.max(axis=1)
+    low = float(rows.min())  # NaN if any value is NaN
     frames = np.flatnonzero(~(np.isfinite(high) & (high <= 1e6)))
     if len(frames):
-        raise KitError(f"{name}: frame {frames[0]} has a value that is not a number, infinite or above "
-                       "a million, or nothing but minus infinity")
+        raise KitError(
+            f"{name}: frame {frames[0]} has a value that is not a number, infinite or above "
+            "a million, or nothing but minus infinity"
+        )
     if (rows[0] == rows[0, 0]).all() and (rows == rows[:, :1]).all():
         raise KitError(f"{name}: every class has the same value in every frame")
     if low >= 0 and np.allclose(rows.sum(axis=1, dtype=np.float64), 1.0, atol=1e-2):
@@ -110,7 +121,9 @@ def read_trials(
 
 # %% ../../nbs/decode/files.ipynb #13b45001
 def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
-    trials, names, links = list[LogitTrial](), list[str](), list[str]()
+    trials = list[LogitTrial]()
+    names = list[str]()
+    links = list[str]()
     with open_file(path) as file:
         classes = next((file.attrs[key] for key in _CLASS_NAMES if key in file.attrs), None)
         if order is None and classes is not None:
@@ -118,15 +131,25 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             order = order_of(words.split(), f"{path}, classes")
         order = order or PHONEME_ORDER
         with reading(path):
-            file.visititems(lambda name, part: names.append(name) if isinstance(part, Group) and "logits" in part
-                            else None)
-            file.visititems_links(lambda name, link: None if isinstance(link, HardLink) else links.append(name))
+            file.visititems(
+                lambda name, part: (
+                    names.append(name) if isinstance(part, Group) and "logits" in part else None
+                )
+            )
+            file.visititems_links(
+                lambda name, link: None if isinstance(link, HardLink) else links.append(name)
+            )
         if links:  # which would be left out
-            raise KitError(printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place")
+            raise KitError(
+                printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place"
+            )
         if not names:  # arrays without groups of trials
             with reading(path):
-                arrays = {name: open_dataset(file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
-                          if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
+                arrays = {
+                    name: open_dataset(file, name, "fiu", (None,) * part.ndim)
+                    for name, part in file.items()
+                    if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4
+                }
                 if not arrays:
                     raise KitError("has no group with a dataset 'logits'")
                 _check_sizes(path, [(part.shape, part.dtype.itemsize) for part in arrays.values()])
@@ -139,12 +162,15 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
             if attributes.keys() & {"session", "block_num", "trial_num"}:
                 place = UNNAMED, 0, number
-            session, truth = printable(attributes.get("session", place[0])), attributes.get("sentence_label")
+            session = printable(attributes.get("session", place[0]))
+            truth = attributes.get("sentence_label")
             try:
                 block = _whole(attributes.get("block_num", place[1]))
                 trial = _whole(attributes.get("trial_num", place[2]))
             except (OverflowError, TypeError, ValueError) as error:
-                raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
+                raise KitError(
+                    f"{name}: block_num and trial_num should be whole numbers"
+                ) from error
             with reading(path, group, "logits"):
                 logits = data[()]
             rows = _without_padding(logits) if foreign else logits
@@ -167,7 +193,8 @@ def _whole(value: Any) -> int:
 
 # %% ../../nbs/decode/files.ipynb #db4adf2b
 OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".pickle")
-_CLASS_NAMES = ("classes", "tokens", "labels", "phonemes")  # attributes of a file with the order of the classes
+# attributes of a file with the order of the classes
+_CLASS_NAMES = ("classes", "tokens", "labels", "phonemes")
 _MOST_UNFOLDED = 8 << 30  # bytes of all arrays of a file
 _ALWAYS_UNFOLDED = 64 << 20  # bytes that the arrays of any file may take
 _MOST_FOLDED = 50  # times its size that a larger one may take: padding of zeros is folded ten times
@@ -185,16 +212,22 @@ def _without_padding(rows: np.ndarray) -> np.ndarray:
 # %% ../../nbs/decode/files.ipynb #003666d8
 def _check_sizes(path: Path, arrays: Iterable[tuple[Sequence[int], int]]) -> None:
     "Raise `KitError` if arrays, each with its shape and the bytes of an item, are more than a file can hold."
-    size, total, trials = path.stat().st_size, 0, 0
+    size = path.stat().st_size
+    total = 0
+    trials = 0
     for shape, item in arrays:
         total += math.prod(shape) * item
         trials += shape[0] if len(shape) == 3 else 1
     if total > min(_MOST_UNFOLDED, max(_ALWAYS_UNFOLDED, _MOST_FOLDED * size)):
-        raise KitError(f"{path}: its arrays claim {total:,} bytes, and the file has {size:,}; save arrays of "
-                       "logits that hold their own numbers")
+        raise KitError(
+            f"{path}: its arrays claim {total:,} bytes, and the file has {size:,}; save arrays of "
+            "logits that hold their own numbers"
+        )
     if trials > _MOST_TRIALS:
-        raise KitError(f"{path}: holds {trials:,} trials, more than {_MOST_TRIALS:,}; if its arrays are "
-                       "(frames, trials, classes), exchange the first two axes")
+        raise KitError(
+            f"{path}: holds {trials:,} trials, more than {_MOST_TRIALS:,}; if its arrays are "
+            "(frames, trials, classes), exchange the first two axes"
+        )
 
 # %% ../../nbs/decode/files.ipynb #b287d3b4
 def _check_archive(path: Path) -> None:
@@ -205,7 +238,8 @@ def _check_archive(path: Path) -> None:
     listed = [tail[at + 12 : at + 16] for at in [tail.rfind(b"PK\5\6")] if at >= 0]
     listed += [tail[at + 40 : at + 48] for at in [tail.rfind(b"PK\6\6")] if at >= 0]  # zip64's
     sizes = [int.from_bytes(field, "little") for field in listed]
-    if any(150 * _MOST_TRIALS < size != 0xFFFFFFFF for size in sizes):  # bytes; its own mark of zip64
+    # bytes; its own mark of zip64
+    if any(150 * _MOST_TRIALS < size != 0xFFFFFFFF for size in sizes):
         raise KitError(f"{path}: is an archive of more than {_MOST_TRIALS:,} members")
 
 # %% ../../nbs/decode/files.ipynb #8529f0f7
@@ -217,11 +251,18 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     headers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     with zipfile.ZipFile(path) as archive:
         parts = [part for part in archive.infolist() if not part.is_dir()]
-        members = [part for part in parts if part.filename.endswith(".npy") and not _BESIDE.search(part.filename)]
+        members = [
+            part
+            for part in parts
+            if part.filename.endswith(".npy") and not _BESIDE.search(part.filename)
+        ]
         names = [part.filename.removesuffix(".npy") for part in members]
         if len(set(names)) < len(names):
-            raise KitError(f"{path}: holds two arrays called {printable(max(names, key=names.count))}")
-        arrays, sizes = dict[str, np.ndarray](), list[tuple[Sequence[int], int]]()
+            raise KitError(
+                f"{path}: holds two arrays called {printable(max(names, key=names.count))}"
+            )
+        arrays = dict[str, np.ndarray]()
+        sizes = list[tuple[Sequence[int], int]]()
         for part in members:
             try:
                 with archive.open(part) as file:
@@ -243,8 +284,11 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     if not regular_file(path).exists():
         raise KitError(f"{path}: does not exist")
     if path.suffix.lower() in (".pkl", ".pickle"):
-        line = ("import pickle, numpy; d = pickle.load(open('FILE.pkl', 'rb')); numpy.savez('FILE.npz', "
-                "**{str(k): v for k, v in (d.items() if isinstance(d, dict) else enumerate(d))})")
+        line = (
+            "import pickle, numpy; d = pickle.load(open('FILE.pkl', 'rb')); "
+            "numpy.savez('FILE.npz', **{str(k): v for k, v in (d.items() if isinstance(d, dict) "
+            "else enumerate(d))})"
+        )
         raise KitError(f"{path}: is a pickle, which can run any program when it is read. If you trust it, turn it into "
                        f'.npz: python -c "{line}"')
     try:
@@ -261,7 +305,11 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
                 content if isinstance(content, (list, tuple)) else [content])
             tensors = dict[str, torch.Tensor]()
             for name, part in parts:
-                if isinstance(part, list) and part and all(type(one) in (int, float) for one in part):
+                if (
+                    isinstance(part, list)
+                    and part
+                    and all(type(one) in (int, float) for one in part)
+                ):
                     part = torch.tensor(part)  # lengths of a batch
                 if isinstance(part, torch.Tensor):
                     tensors[str(name)] = part
@@ -275,7 +323,9 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         if is_archive:
             arrays, others = _unzipped(path)
             if not arrays:
-                raise ValueError(f"no array among its members {', '.join(map(printable, others[:3]))}")
+                raise ValueError(
+                    f"no array among its members {', '.join(map(printable, others[:3]))}"
+                )
             return arrays
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         _check_sizes(path, [(array.shape, array.dtype.itemsize)])
@@ -283,59 +333,85 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     except KitError:
         raise
     except pickle.UnpicklingError:
-        raise KitError(f"{path}: holds other things than tensors, which are not read: they can run any program; save "
-                       "the tensors alone, by name: torch.save({name: tensor}, path)") from None
+        raise KitError(
+            f"{path}: holds other things than tensors, which are not read: they can run any "
+            f"program; save the tensors alone, by name: torch.save({{name: tensor}}, path)"
+        ) from None
     except Exception as error:  # whatever a damaged file makes NumPy, zip or PyTorch raise
         if "Python objects" in str(error) or "Object arrays" in str(error):
-            raise KitError(f"{path}: is a list of arrays, which NumPy saves as a pickle; save each by its name: "
-                           "numpy.savez('FILE.npz', **{name: array})") from error
+            raise KitError(
+                f"{path}: is a list of arrays, which NumPy saves as a pickle; save each by its "
+                f"name: numpy.savez('FILE.npz', **{{name: array}})"
+            ) from error
         raise KitError(f"{path}: holds no arrays that can be read safely ({type(error).__name__}: "
                        f"{printable(error)[:200]})") from error
 
 # %% ../../nbs/decode/files.ipynb #453e2f6b
-_LENGTHS = re.compile("(n|num|nb)?(frames?|(time)?steps)(len(gth)?s?)?|(logits?|logprobs?|emissions?|inputs?|outputs?|"
-                      "out|encoded|encoder|encoderout|x|hyps?|features?|padded|adjusted|valid)?len(gth)?s?")
-_NO_LENGTHS = re.compile("(block|trial|session|day|id|index|idx|label|phone|phoneme|seq|target|transcript|text|"
-                         "sentence|word|char|speaker|participant|label|seed)")
+_LENGTHS = re.compile(
+    "(n|num|nb)?(frames?|(time)?steps)(len(gth)?s?)?|(logits?|logprobs?|emissions?|inputs?|outputs?|"
+    "out|encoded|encoder|encoderout|x|hyps?|features?|padded|adjusted|valid)?len(gth)?s?"
+)
+_NO_LENGTHS = re.compile(
+    "(block|trial|session|day|id|index|idx|label|phone|phoneme|seq|target|transcript|text|"
+    "sentence|word|char|speaker|participant|label|seed)"
+)
 
 
-def _lengths(beside: dict[str, np.ndarray], rows: np.ndarray, source: str) -> tuple[list[int], tuple[str, ...]]:
+def _lengths(
+    beside: dict[str, np.ndarray], rows: np.ndarray, source: str
+) -> tuple[list[int], tuple[str, ...]]:
     """Return the frames of each trial of a padded batch (trials, frames, classes) by the numbers beside it whose name
     says so, and what was guessed; raise `KitError` for those that cannot be frames, or might be under another name."""
     trials, frames = rows.shape[:2]
-    numbers = {name: np.ravel(one) for name, one in beside.items()
-               if np.size(one) == trials and np.ndim(one) < 3 and np.asarray(one).dtype.kind in "iuf"}
+    numbers = {
+        name: np.ravel(one)
+        for name, one in beside.items()
+        if np.size(one) == trials and np.ndim(one) < 3 and np.asarray(one).dtype.kind in "iuf"
+    }
     plain = {name: re.sub("[^a-z]", "", name.lower()) for name in numbers}
     known = [name for name in numbers if _LENGTHS.fullmatch(plain[name])]
     others = [name for name in numbers if name not in known]
     for name in known:
-        counts, place = numbers[name], f"{source}, {printable(name)}"
+        counts = numbers[name]
+        place = f"{source}, {printable(name)}"
         if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
             raise KitError(f"{place}: are no numbers of frames from 1 to {frames}")
         if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
             raise KitError(f"{place}: are fractions; give the number of frames of each trial")
         if not np.array_equal(counts, numbers[known[0]]):
-            raise KitError(f"{place}: are other numbers than {printable(known[0])}; leave one of them out")
+            raise KitError(
+                f"{place}: are other numbers than {printable(known[0])}; leave one of them out"
+            )
     if known:
-        counts, notes = numbers[known[0]].astype(int), list[str]()
+        counts = numbers[known[0]].astype(int)
+        notes = list[str]()
         reach = f"{counts.min()} to {counts.max()} of {frames}"
         if counts.max() < 0.7 * frames:  # batches are padded to their longest trial
-            notes.append(f"{printable(known[0])} cut the trials to {reach} frames: if these numbers count sounds, "
-                         "words or bins, leave them out")
+            notes.append(
+                f"{printable(known[0])} cut the trials to {reach} frames: if these numbers count "
+                "sounds, words or bins, leave them out"
+            )
         elif plain[known[0]] != "lengths" and counts.min() < frames:
             notes.append(f"{printable(known[0])} was taken for the frames of each trial: {reach}")
         return counts.tolist(), tuple(notes)
     for name in others:
         counts = numbers[name]
         if 0 < counts.min() < counts.max() == frames and not _NO_LENGTHS.search(plain[name]):
-            raise KitError(f"{source}, {printable(name)}: could be the frames of each trial, which reach to {frames}; "
-                           "call it lengths if it is, or leave it out")
+            raise KitError(
+                f"{source}, {printable(name)}: could be the frames of each trial, which reach to "
+                f"{frames}; call it lengths if it is, or leave it out"
+            )
     unread = ", ".join(map(printable, others[:5]))
-    note = f"{unread} beside the logits: not read, since only numbers that are called lengths cut trials"
+    note = (
+        f"{unread} beside the logits: not read, since only numbers that are called lengths cut "
+        "trials"
+    )
     return [frames] * trials, (note,) if others else ()
 
 # %% ../../nbs/decode/files.ipynb #b6976afe
-def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None) -> list[LogitTrial]:
+def trials_of(
+    arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None
+) -> list[LogitTrial]:
     """Return the trials of arrays, each (frames, 41), called as it is, or (trials, frames, 41); beside one of several
     trials, numbers called lengths cut them, and all else is left out. Raises `KitError` for any other."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
@@ -343,22 +419,42 @@ def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | Non
     if len(batches) == 1:
         rows = arrays[batches[0]]
         if not rows.size:
-            raise KitError(f"{path}, {printable(batches[0])}: has no trials, or trials without frames")
+            raise KitError(
+                f"{path}, {printable(batches[0])}: has no trials, or trials without frames"
+            )
         beside = {name: array for name, array in arrays.items() if name != batches[0]}
         counts, notes = _lengths(beside, rows, str(path))
         arrays = {str(number): row[:count] for number, (row, count) in enumerate(zip(rows, counts))}
-    places = places_of(name.removeprefix("arr_") for name in arrays)  # as NumPy calls those without names
-    parts = [(place, f"{path}, {printable(name)}", part) for place, name in sorted(zip(places, arrays))
-             for part in (arrays[name] if arrays[name].ndim == 3 else [arrays[name]])]
+    # as NumPy calls those without names
+    places = places_of(name.removeprefix("arr_") for name in arrays)
+    parts = [
+        (place, f"{path}, {printable(name)}", part)
+        for place, name in sorted(zip(places, arrays))
+        for part in (arrays[name] if arrays[name].ndim == 3 else [arrays[name]])
+    ]
     trials = []
     for number, (place, name, part) in enumerate(parts):
         place = (UNNAMED, 0, number) if len(parts) > len(arrays) else place
         if part.ndim == 2 and len(part) > MAX_BINS:
             raise KitError(f"{name}: has {len(part):,} frames, more than {MAX_BINS:,}")
         logits = _without_padding(np.asarray(part))
-        rows = order.columns(logits) if order and logits.ndim == 2 and logits.shape[1] == order.num_classes else logits
-        trials.append(LogitTrial(*place, None, check_logits(rows, name), name, str(number),
-                                 len(part) - len(logits) if part.ndim else 0, order or PHONEME_ORDER, notes))
+        rows = (
+            order.columns(logits)
+            if order and logits.ndim == 2 and logits.shape[1] == order.num_classes
+            else logits
+        )
+        trials.append(
+            LogitTrial(
+                *place,
+                None,
+                check_logits(rows, name),
+                name,
+                str(number),
+                len(part) - len(logits) if part.ndim else 0,
+                order or PHONEME_ORDER,
+                notes,
+            )
+        )
     if not trials:
         raise KitError(f"{path}: holds no arrays")
     return trials
@@ -375,22 +471,39 @@ def class_order(path: str | Path) -> ClassOrder:
     return order_of(text.split(), str(path))
 
 # %% ../../nbs/decode/files.ipynb #3ae453f4
-ORDERS = {"the blank last": [len(PHONEMES) - 1, *range(len(PHONEMES) - 1)],  # place of each of the kit's classes
-          "the silence before the phonemes": [0, *range(2, len(PHONEMES)), 1],
-          "the silence first and the blank last": [SILENCE, *range(1, SILENCE), 0]}
+ORDERS = {
+    "the blank last": [
+        len(PHONEMES) - 1,
+        *range(len(PHONEMES) - 1),
+    ],  # place of each of the kit's classes
+    "the silence before the phonemes": [0, *range(2, len(PHONEMES)), 1],
+    "the silence first and the blank last": [SILENCE, *range(1, SILENCE), 0],
+}
 _FEW_SOUNDS = 60  # too few to judge
 _ENOUGH = 200  # trials that tell as much as all
-_FEW_FRAMES = 100  # of all trials alike, if they are fewer than the trials: the axes may be exchanged
+# of all trials alike, if they are fewer than the trials: the axes may be exchanged
+_FEW_FRAMES = 100
 
 # %% ../../nbs/decode/files.ipynb #b72bcad1
-def likeness_to_english(trials: Sequence[LogitTrial], order: Sequence[int] = range(len(PHONEMES))) -> float:
+def likeness_to_english(
+    trials: Sequence[LogitTrial], order: Sequence[int] = range(len(PHONEMES))
+) -> float:
     "Return how the sounds of the best paths correlate with those of real sentences; NaN if there are too few."
     from b2t_kit.text.confusions import real_counts
 
-    labels = [label for trial in trials for label in collapse(trial.logits[:, order].argmax(axis=1)) if label < SILENCE]
+    labels = [
+        label
+        for trial in trials
+        for label in collapse(trial.logits[:, order].argmax(axis=1))
+        if label < SILENCE
+    ]
     counts = np.bincount(np.array(labels, np.int64), minlength=SILENCE)[1:]
     expected = real_counts()[1][1:SILENCE]
-    return float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1]) if len(labels) >= _FEW_SOUNDS else math.nan
+    return (
+        float(np.corrcoef(np.sqrt(counts), np.sqrt(expected))[0, 1])
+        if len(labels) >= _FEW_SOUNDS
+        else math.nan
+    )
 
 # %% ../../nbs/decode/files.ipynb #8e8f5bbc
 def _disguised(rows: np.ndarray) -> str:
@@ -406,7 +519,8 @@ def _disguised(rows: np.ndarray) -> str:
         forms["are ln(1 + p) of probabilities"] = np.expm1(rows)
     for name, values in forms.items():
         gains = values - values.min(axis=1, keepdims=True)
-        sums = gains.sum(axis=1)  # 1 for probabilities, most of it for the best class, and a part for the second
+        # 1 for probabilities, most of it for the best class, and a part for the second
+        sums = gains.sum(axis=1)
         second, best = np.partition(gains, -2, axis=1)[:, -2:].T
         if (sums.std() < 0.02 * sums.mean() and np.median(best / np.maximum(sums, 1e-9)) > 0.3
                 and (second > 0.02 * sums).mean() > 0.02):
@@ -416,20 +530,28 @@ def _disguised(rows: np.ndarray) -> str:
 # %% ../../nbs/decode/files.ipynb #e9d666f8
 def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     "Say which trials cannot be what one network made of different recordings, whatever its classes are."
-    said, many = [], len(trials)
+    said = []
+    many = len(trials)
     contents = Counter(trial.logits.tobytes() for trial in trials)
     copies = sum(contents.values()) - len(contents)
     if copies:
-        said.append(f"{copies} of {many} trials are exact copies of others: was one trial written for several?")
+        said.append(
+            f"{copies} of {many} trials are exact copies of others: was one trial written for "
+            "several?"
+        )
     frames = sum(len(trial.logits) for trial in trials)
     still = sum(int((trial.logits[1:] == trial.logits[:-1]).all(axis=1).sum()) for trial in trials)
     if still > 0.4 * frames:
-        said.append(f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network "
-                    "stand still?")
+        said.append(
+            f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network "
+            "stand still?"
+        )
     silent = sum(not collapse(trial.logits.argmax(axis=1)) for trial in trials)
     if silent > 0.5 * many:
-        said.append(f"the likeliest class is the blank in every frame of {silent} of {many} trials: they have no "
-                    "words; is the network trained, and class 0 its blank?")
+        said.append(
+            f"the likeliest class is the blank in every frame of {silent} of {many} trials: they "
+            "have no words; is the network trained, and class 0 its blank?"
+        )
     return said
 
 # %% ../../nbs/decode/files.ipynb #53fc47c2
@@ -445,7 +567,9 @@ def _pairs() -> np.ndarray:  # (41, 41) float64
     classes = {name: number for number, name in enumerate(PHONEMES)}
     spoken = " SIL ".join(["", *sorted(_pronunciations()), ""]).split()
     labels = np.array([classes[name] for name in spoken])
-    counts = np.bincount(labels[:-1] * len(PHONEMES) + labels[1:], minlength=len(PHONEMES) ** 2) + 0.5
+    counts = (
+        np.bincount(labels[:-1] * len(PHONEMES) + labels[1:], minlength=len(PHONEMES) ** 2) + 0.5
+    )
     counts = counts.reshape(len(PHONEMES), -1)
     return np.log(counts / counts.sum(axis=1, keepdims=True))
 
@@ -463,24 +587,37 @@ def direction(labels: Sequence[Sequence[int]]) -> float:  # standard errors; NaN
 def _strange_words(labels: Sequence[Sequence[int]]) -> list[str]:
     "Say why collapsed best paths cannot be English: their direction, their pauses, or the words between these."
     if direction(labels) < -2:
-        return ["the sounds are like English words read backwards: if the frames run from the end to the beginning, "
-                "turn them round"]
+        return [
+            "the sounds are like English words read backwards: if the frames run from the end to "
+            "the beginning, turn them round"
+        ]
     texts = [" ".join(PHONEMES[label] for label in one).split(PHONEMES[SILENCE]) for one in labels]
     words = [word.strip() for text in texts for word in text if word.strip()]
     sounds, pauses = (sum(map(count, labels)) for count in (_num_sounds, _num_pauses))
     if sounds < _FEW_SOUNDS or not words:
         return []
     if not 1.8 * len(words) < sounds < 12 * len(words):
-        return [f"there is a silence after {sounds / len(words):.1f} sounds on average, and English words have 3 or 4: "
-                f"is the last class ({PHONEMES[SILENCE]}) that of the silence between words?"]
+        return [
+            f"there is a silence after {sounds / len(words):.1f} sounds on average, and English "
+            f"words have 3 or 4: is the last class ({PHONEMES[SILENCE]}) that of the silence "
+            "between words?"
+        ]
     known = [word in _pronunciations() for word in words if " " in word]
     if known and np.mean(known) + 1 / math.sqrt(len(known)) < 0.22:  # .25 at 40 % phoneme errors
-        return [f"of the words that the likeliest classes spell, {np.mean(known):.0%} are English: the classes or the "
-                "frames may have another order, or the network is hardly trained"]
+        return [
+            f"of the words that the likeliest classes spell, {np.mean(known):.0%} are English: "
+            "the classes or the frames may have another order, or the network is hardly trained"
+        ]
     ends = sum(one[-1] == SILENCE for one in labels if len(one))
-    if len(labels) >= 8 and 0.05 * len(labels) < ends < 0.5 * len(labels) and pauses > 0.1 * (sounds + pauses):
-        return [f"{len(labels) - ends} of {len(labels)} trials do not end with a silence, and others do: were frames "
-                "cut off, or exchanged?"]
+    if (
+        len(labels) >= 8
+        and 0.05 * len(labels) < ends < 0.5 * len(labels)
+        and pauses > 0.1 * (sounds + pauses)
+    ):
+        return [
+            f"{len(labels) - ends} of {len(labels)} trials do not end with a silence, and others "
+            "do: were frames cut off, or exchanged?"
+        ]
     return []
 
 # %% ../../nbs/decode/files.ipynb #0dce49f6
@@ -497,23 +634,36 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     classes have another order."""
     source = trials[0].name.partition(", ")[0]
     columns = trials[0].order.place >= 0
-    if disguise := _disguised(np.concatenate([trial.logits[:, columns] for trial in trials[:_ENOUGH]])):
-        raise KitError(f"{source}: its values {disguise}; give logits, or the logarithms of probabilities")
-    said = [*dict.fromkeys(note for trial in trials for note in trial.notes), *_strange_arrays(trials)]
+    if disguise := _disguised(
+        np.concatenate([trial.logits[:, columns] for trial in trials[:_ENOUGH]])
+    ):
+        raise KitError(
+            f"{source}: its values {disguise}; give logits, or the logarithms of probabilities"
+        )
+    said = [
+        *dict.fromkeys(note for trial in trials for note in trial.notes),
+        *_strange_arrays(trials),
+    ]
     if padded := [trial for trial in trials if trial.padding]:
-        said.append(f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} trials have the "
-                    "same value in all classes: padding, which was cut off")
+        said.append(
+            f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} "
+            "trials have the same value in all classes: padding, which was cut off"
+        )
     frames = {len(trial.logits) + trial.padding for trial in trials}
     if len(frames) == 1 and min(frames) < min(_FEW_FRAMES, len(trials)):
-        said.append(f"{len(trials)} trials of {min(frames)} frames each: if the array is (frames, trials, classes), as "
-                    "torch's CTC loss takes it, give it with the first two axes exchanged")
+        said.append(
+            f"{len(trials)} trials of {min(frames)} frames each: if the array is (frames, trials, "
+            "classes), as torch's CTC loss takes it, give it with the first two axes exchanged"
+        )
     if trials[0].order.names != PHONEMES:
         return said
-    score, best = likeness_to_english(trials), ""
+    score = likeness_to_english(trials)
+    best = ""
     paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
     labels = [label for path in paths for label in path]
-    # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the silence, which are .23;
-    # of a weak network's, whose sounds are as in no English text, up to .40 are silences
+    # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the
+    # silence, which are .23; of a weak network's, whose sounds are as in no English text, up to .40
+    # are silences
     if score > 0.5 and labels.count(SILENCE) > 0.45 * len(labels):
         best = "the silence first and the blank last"
     if score < 0.35:
@@ -522,11 +672,16 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
         if scores[likeliest] > max(0.4, score + 0.35):
             best = likeliest
         elif score < 0.2:
-            said.append(f"the sounds of the logits are as frequent as in no English text (correlation {score:.2f}): "
-                        "if the classes have another order, say it with --tokens FILE")
+            said.append(
+                "the sounds of the logits are as frequent as in no English text (correlation "
+                f"{score:.2f}): if the classes have another order, say it with --tokens FILE"
+            )
     if best:
-        raise KitError(f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the name "
-                       f"of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., {PHONEMES[-1]})")
+        raise KitError(
+            f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the "
+            f"name of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., "
+            f"{PHONEMES[-1]})"
+        )
     return said if score < 0.2 else said + _strange_words(paths)
 
 # %% ../../nbs/decode/files.ipynb #d170345f
@@ -567,7 +722,8 @@ def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # b
     "Return the list with the confidence of each word of the best sentence set."
     if not hypotheses:
         return []
-    best, support = hypotheses[0], np.zeros(len(hypotheses[0].words))
+    best = hypotheses[0]
+    support = np.zeros(len(hypotheses[0].words))
     for other, posterior in zip(hypotheses, posteriors(hypotheses)):
         for block in Levenshtein.opcodes(best.words, other.words):
             if block.tag == "equal":
@@ -602,7 +758,11 @@ def write_nbest(path: str | Path, trials: Iterable[DecodedTrial]) -> Path:
     "Write the n-best lists of all trials as JSON, a trial a line, and return the path; an existing file is replaced."
     lines = []
     for trial in trials:
-        row: dict[str, Any] = {"session": trial.session, "block_num": trial.block, "trial_num": trial.trial}
+        row: dict[str, Any] = {
+            "session": trial.session,
+            "block_num": trial.block,
+            "trial_num": trial.trial,
+        }
         row |= {} if trial.truth is None else {"sentence_label": trial.truth}
         row |= {"chose": trial.chose} if trial.chose else {}
         row["hypotheses"] = [
@@ -617,14 +777,20 @@ def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
     "Yield the trials of a file that `write_nbest` wrote; raise `KitError` naming the file and the line at fault."
     try:
         with open(regular_file(path), encoding="utf-8") as file:
-            number, seen = 0, dict[tuple[str, int, int], int]()
+            number = 0
+            seen = dict[tuple[str, int, int], int]()
             for number, line in enumerate(file, 1):
                 try:
                     trial = _decoded_trial(parse_json(line))
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                    raise KitError(f"{path}, line {number}: is not a decoded trial ({error!r})") from error
+                    raise KitError(
+                        f"{path}, line {number}: is not a decoded trial ({error!r})"
+                    ) from error
                 if (first := seen.setdefault(trial.place, number)) != number:
-                    raise KitError(f"{path}, line {number}: is of the same session, block and trial as line {first}")
+                    raise KitError(
+                        f"{path}, line {number}: is of the same session, block and trial as line "
+                        f"{first}"
+                    )
                 yield trial
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
@@ -644,9 +810,19 @@ def _decoded_trial(row: Any) -> DecodedTrial:
         acoustic, language, total = map(float, scores)
         times = tuple((int(start), int(end)) for start, end in entry.get("times", ()))
         confidences = tuple(map(float, entry.get("confidences", ())))
-        hypotheses.append(Hypothesis(tuple(entry["sentence"].split()), acoustic, language, total, times, confidences))
-    return DecodedTrial(str(row["session"]), int(row["block_num"]), int(row["trial_num"]), tuple(hypotheses),
-                        row.get("sentence_label"), tuple(map(str, row.get("chose", ()))))
+        hypotheses.append(
+            Hypothesis(
+                tuple(entry["sentence"].split()), acoustic, language, total, times, confidences
+            )
+        )
+    return DecodedTrial(
+        str(row["session"]),
+        int(row["block_num"]),
+        int(row["trial_num"]),
+        tuple(hypotheses),
+        row.get("sentence_label"),
+        tuple(map(str, row.get("chose", ()))),
+    )
 
 # %% ../../nbs/decode/files.ipynb #b113dac2
 def with_choices(
@@ -660,7 +836,11 @@ def with_choices(
     for trial in trials:
         key = choice_key(trial.place, trial.truth) if trial.truth else ""
         choices = {name for session, name in days if session == trial.session} | {*trial.chose}
-        choices |= {name for name, keys in (("temperature", temperature), ("weights", weights)) if key in keys}
+        choices |= {
+            name
+            for name, keys in (("temperature", temperature), ("weights", weights))
+            if key in keys
+        }
         result.append(replace(trial, chose=tuple(name for name in CHOSEN if name in choices)))
     return result
 

@@ -74,8 +74,15 @@ class SearchConfig:
     @property
     def limits(self) -> Limits:
         "The settings that compiled code reads."
-        return Limits(float(self.acoustic_scale), float(self.word_bonus), float(self.missing_silence), int(self.beam),
-                      float(self.threshold), float(self.token_threshold), int(self.classes))
+        return Limits(
+            float(self.acoustic_scale),
+            float(self.word_bonus),
+            float(self.missing_silence),
+            int(self.beam),
+            float(self.threshold),
+            float(self.token_threshold),
+            int(self.classes),
+        )
 
     def total(self, acoustic: float, language: float, num_words: int) -> float:
         "Return the score that sentences are sorted by, from ln P(logits | sentence) and ln P(sentence)."
@@ -114,7 +121,8 @@ class Histories(NamedTuple):
     size: np.ndarray  # (1,) int64, number of histories
 
 # %% ../../nbs/decode/search.ipynb #9c0e81e2
-_SLOT = np.dtype([("frame", np.int64), ("row", np.int64)])  # frame in which the slot was filled, and row it holds
+# frame in which the slot was filled, and row it holds
+_SLOT = np.dtype([("frame", np.int64), ("row", np.int64)])
 
 
 class Candidates(NamedTuple):
@@ -133,9 +141,11 @@ def _power_of_two(least: int) -> int:
 # %% ../../nbs/decode/search.ipynb #5d4e1cc9
 def new_histories(start: Any, capacity: int = 1 << 14) -> Histories:
     "Return a tree that holds only the empty word history, with the language model's state before the first word."
-    table, states = np.full(_power_of_two(2 * capacity), -1, np.int32), np.zeros(capacity, np.asarray(start).dtype)
+    table = np.full(_power_of_two(2 * capacity), -1, np.int32)
+    states = np.zeros(capacity, np.asarray(start).dtype)
     histories = Histories(np.zeros(capacity, _HISTORY), states, table, np.ones(1, np.int64))
-    histories.rows[0], histories.states[0] = (-1, -1, 0, 0.0), start
+    histories.rows[0] = (-1, -1, 0, 0.0)
+    histories.states[0] = start
     return histories
 
 # %% ../../nbs/decode/search.ipynb #0cbea1ac
@@ -148,7 +158,8 @@ def new_beam(beam: int) -> Beam:
 # %% ../../nbs/decode/search.ipynb #e0723db8
 def new_candidates(capacity: int = 1 << 14) -> Candidates:
     "Return empty arrays for the prefixes of one frame."
-    slots, rows = np.zeros(_power_of_two(2 * capacity), _SLOT), np.zeros(capacity, _PREFIX)
+    slots = np.zeros(_power_of_two(2 * capacity), _SLOT)
+    rows = np.zeros(capacity, _PREFIX)
     return Candidates(rows, np.zeros((2, capacity)), slots, np.zeros(3, np.int64))
 
 # %% ../../nbs/decode/search.ipynb #5115f08a
@@ -176,22 +187,36 @@ def _add_paths(candidates: Candidates, history: int, code: int, blank: float, la
     if number == len(candidates.rows):
         candidates.state[2] = 1
         return
-    slot, row, candidates.state[0] = candidates.slots[index], candidates.rows[number], number + 1
-    slot.frame, slot.row = candidates.state[1], number
-    row.history, row.code, row.blank, row.label = history, code, blank, label
+    slot = candidates.slots[index]
+    row = candidates.rows[number]
+    candidates.state[0] = number + 1
+    slot.frame = candidates.state[1]
+    slot.row = number
+    row.history = history
+    row.code = code
+    row.blank = blank
+    row.label = label
 
 # %% ../../nbs/decode/search.ipynb #8e5ff323
-MODEL_WORD = np.dtype([
-    ("number", np.int64),  # the language model's number of the word
-    ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
-    ("most", np.float64),  # the same for a hotword that the model does not know; infinity for all other words
-    ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
-    ("alone", np.float64),  # ln P without context, with all of these
-], align=True)
+MODEL_WORD = np.dtype(
+    [
+        ("number", np.int64),  # the language model's number of the word
+        ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
+        (
+            "most",
+            np.float64,
+        ),  # the same for a hotword that the model does not know; infinity for all other words
+        ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
+        ("alone", np.float64),  # ln P without context, with all of these
+    ],
+    align=True,
+)
 
 # %% ../../nbs/decode/search.ipynb #fd84e871
 @compiled
-def extend(histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple) -> int:
+def extend(
+    histories: Histories, parent: int, word: int, words: np.ndarray, model: NamedTuple
+) -> int:
     "Return the number of the history with one more word, which may be new; -1 if the capacity is exceeded."
     mask = np.uint64(len(histories.table) - 1)
     index = mix(parent, word) & mask
@@ -203,19 +228,32 @@ def extend(histories: Histories, parent: int, word: int, words: np.ndarray, mode
     number = histories.size[0]
     if number == len(histories.rows):
         return -1
-    histories.table[index], histories.size[0] = number, number + 1
-    previous, row, entry = histories.rows[parent], histories.rows[number], words[word]
+    histories.table[index] = number
+    histories.size[0] = number + 1
+    previous = histories.rows[parent]
+    row = histories.rows[number]
+    entry = words[word]
     gain = follow(model, histories.states, parent, number, entry.number)
     gain = min(max(gain, entry.least), entry.most) + entry.boost
-    row.parent, row.word, row.length = parent, word, previous.length + 1
+    row.parent = parent
+    row.word = word
+    row.length = previous.length + 1
     row.language = previous.language + gain
     return number
 
 # %% ../../nbs/decode/search.ipynb #83eec839
 @compiled
 def _expand_node(
-    node: int, history: int, mass: float, best: float, trie: Trie, words: np.ndarray, model: NamedTuple,
-    limits: Limits, histories: Histories, candidates: Candidates,
+    node: int,
+    history: int,
+    mass: float,
+    best: float,
+    trie: Trie,
+    words: np.ndarray,
+    model: NamedTuple,
+    limits: Limits,
+    histories: Histories,
+    candidates: Candidates,
 ) -> float:
     "Enter a node with ln P of the paths that reach it, end every word stored there, and return the frame's best score."
     previous = histories.rows[history]
@@ -236,7 +274,12 @@ def _expand_node(
             candidates.state[2] = 1
             return best
         current = histories.rows[child]
-        score = limits.scale * mass + current.language + limits.bonus * current.length + trie.lookahead[0]
+        score = (
+            limits.scale * mass
+            + current.language
+            + limits.bonus * current.length
+            + trie.lookahead[0]
+        )
         if score >= best - limits.threshold:
             _add_paths(candidates, child, np.int64(trie.label[node]), -math.inf, mass)
             best = max(best, score)
@@ -244,7 +287,9 @@ def _expand_node(
 
 # %% ../../nbs/decode/search.ipynb #b127ee49
 @compiled
-def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates) -> None:
+def wait(
+    history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates
+) -> None:
     "Stay between words for one more frame."
     quiet = combine(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
@@ -259,9 +304,13 @@ def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, 
 @compiled
 def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
     "Return the value of a rank among the first `count`, reordering them: quickselect (Hoare, 1961), quick to compile."
-    low, high, index = 0, count - 1, rank - 1
+    low = 0
+    high = count - 1
+    index = rank - 1
     while low < high:
-        pivot, left, right = values[(low + high) >> 1], low, high
+        pivot = values[(low + high) >> 1]
+        left = low
+        right = high
         while left <= right:
             while values[left] > pivot:
                 left += 1
@@ -269,7 +318,8 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
                 right -= 1
             if left <= right:
                 values[left], values[right] = values[right], values[left]
-                left, right = left + 1, right - 1
+                left = left + 1
+                right = right - 1
         if right < index < left:
             break
         low, high = (low, right) if index <= right else (left, high)
@@ -277,9 +327,13 @@ def kth_largest(values: np.ndarray, count: int, rank: int) -> float:
 
 # %% ../../nbs/decode/search.ipynb #2251427c
 @compiled
-def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
+def keep(
+    trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates
+) -> None:
     "Replace the beam by the best prefixes of the frame."
-    count, score, best = candidates.state[0], candidates.score[0], 0
+    count = candidates.state[0]
+    score = candidates.score[0]
+    best = 0
     for number in range(count):
         prefix = candidates.rows[number]
         history = histories.rows[prefix.history]
@@ -292,7 +346,8 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
         for number in range(count):
             candidates.score[1, number] = score[number]
         floor = max(floor, kth_largest(candidates.score[1], count, limits.beam))
-    beam.rows[0], beam.size[0] = candidates.rows[best], 1
+    beam.rows[0] = candidates.rows[best]
+    beam.size[0] = 1
     for number in range(count):
         chosen = number != best and score[number] >= floor and score[number] > -math.inf
         if chosen and beam.size[0] < len(beam.rows):
@@ -320,26 +375,43 @@ def advance(
     than P if an array is full. Histories grow, the beam is replaced after each frame, candidates are scratch."""
     for frame in range(start, len(rows)):
         row = rows[frame]
-        candidates.state[0], candidates.state[1], candidates.state[2] = 0, candidates.state[1] + 1, 0
+        candidates.state[0] = 0
+        candidates.state[1] = candidates.state[1] + 1
+        candidates.state[2] = 0
         floor = phoneme_floor(row, limits)
         best = -math.inf
         for number in range(beam.size[0]):
             prefix = beam.rows[number]
-            history, code = np.int64(prefix.history), np.int64(prefix.code)
+            history = np.int64(prefix.history)
+            code = np.int64(prefix.code)
             total = combine(prefix.blank, prefix.label)
             if code > SILENCE:
-                node, repeat = code - SILENCE, prefix.blank
+                node = code - SILENCE
+                repeat = prefix.blank
                 last = np.int64(trie.label[node])
                 _add_paths(candidates, history, code, total + row[BLANK], prefix.label + row[last])
             else:
                 wait(history, code, total, row, limits, candidates)
-                node, last, repeat = np.int64(0), code, -math.inf
+                node = np.int64(0)
+                last = code
+                repeat = -math.inf
                 total += 0.0 if code == SILENCE else limits.missing
             for child in range(trie.first[node], trie.first[node + 1]):
                 label = trie.label[child]
                 mass = (repeat if label == last else total) + row[label]
                 if row[label] >= floor and mass > -math.inf:
-                    best = _expand_node(child, history, mass, best, trie, words, model, limits, histories, candidates)
+                    best = _expand_node(
+                        child,
+                        history,
+                        mass,
+                        best,
+                        trie,
+                        words,
+                        model,
+                        limits,
+                        histories,
+                        candidates,
+                    )
             if candidates.state[2]:
                 return frame
         keep(trie, limits, histories, beam, candidates)
@@ -361,8 +433,11 @@ def _fill_table(histories: Histories) -> None:
 def double_capacity(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
     "Return both with twice the capacity."
     count = len(histories.rows)
-    tree, scratch = new_histories(histories.states[0], 2 * count), new_candidates(2 * len(candidates.rows))
-    tree.rows[:count], tree.states[:count], tree.size[0] = histories.rows, histories.states, histories.size[0]
+    tree = new_histories(histories.states[0], 2 * count)
+    scratch = new_candidates(2 * len(candidates.rows))
+    tree.rows[:count] = histories.rows
+    tree.states[:count] = histories.states
+    tree.size[0] = histories.size[0]
     _fill_table(tree)
     scratch.state[1] = candidates.state[1]
     return tree, scratch
@@ -373,7 +448,8 @@ def complete_sentences(beam: Beam) -> dict[int, float]:
     scores: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
     for prefix in rows[rows["code"] <= SILENCE]:
-        history, mass = int(prefix["history"]), float(prefix["label"])
+        history = int(prefix["history"])
+        mass = float(prefix["label"])
         scores[history] = combine(scores.get(history, -math.inf), mass)
     return scores
 
@@ -410,7 +486,9 @@ def _is_phrase(word: str, fields: Sequence[str]) -> bool:
     if any(field.upper().rstrip("012") in PHONEMES[1:SILENCE] for field in fields):
         return len(fields) == 1 and len(word) > 3  # the b of plan b
     # XX after a word in small letters is a mistake in its phonemes; the York of New York is a word
-    like_phonemes = word.islower() and all(re.fullmatch("[A-Z]{2}[0-2]?", field) for field in fields)
+    like_phonemes = word.islower() and all(
+        re.fullmatch("[A-Z]{2}[0-2]?", field) for field in fields
+    )
     return bool(fields) and not like_phonemes
 
 
@@ -426,18 +504,26 @@ def parse_hotwords(
     hotwords: dict[str, Hotword] = {}
     phrases = list[str]()
     if not 0 < len(rows) <= _MAX_HOTWORDS:
-        raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
-                       "list this long as a lexicon (--lexicon)")
+        raise KitError(
+            f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or "
+            "give a list this long as a lexicon (--lexicon)"
+        )
     for number, (head, *fields) in rows:
-        word, boost = re.sub(r"\([0-9]+\)$", "", head).lower(), None
+        word = re.sub(r"\([0-9]+\)$", "", head).lower()
+        boost = None
         forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
             if max(len(word), len(fields)) > _LONGEST_HOTWORD:
-                raise ValueError(f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
+                raise ValueError(
+                    f"the word {word[:20]!r}... or its pronunciation is longer than "
+                    f"{_LONGEST_HOTWORD}"
+                )
             if fields and fields[-1][0] in "+-.0123456789":
                 boost = number_in(fields.pop(), float)
                 if abs(boost) > _MAX_BOOST:
-                    raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
+                    raise ValueError(
+                        f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}"
+                    )
             if _is_phrase(head, fields):
                 phrase = [word, *(field.lower() for field in fields)]
                 words = [one for one in phrase if one not in _LINKING] or [word]
@@ -457,8 +543,10 @@ def parse_hotwords(
             added = previous.boost if boost is None else boost
             hotwords[one] = Hotword(one, previous.forms + spoken, added)
     if phrases:
-        report_progress(f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
-                        f"{phrases[0]!r}")
+        report_progress(
+            f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
+            f"{phrases[0]!r}"
+        )
     return list(hotwords.values())
 
 # %% ../../nbs/decode/search.ipynb #075526f2
@@ -472,7 +560,10 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
     if not hotwords:
         return lexicon
     names = lexicon.names
-    forms = {word: [tuple(names[label] for label in form) for form in spoken] for word, spoken in lexicon.forms.items()}
+    forms = {
+        word: [tuple(names[label] for label in form) for form in spoken]
+        for word, spoken in lexicon.forms.items()
+    }
     for hotword in hotwords:
         extra = hotword.forms if names == PHONEMES else [tuple(hotword.word)]
         forms[hotword.word] = [*forms.get(hotword.word, []), *extra]
@@ -486,17 +577,24 @@ def average_word(ln_p: np.ndarray) -> float:
     return float(weights @ values / weights.sum())
 
 # %% ../../nbs/decode/search.ipynb #25925c8f
-def _model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
+def _model_words(
+    lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()
+) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
-    entries["number"], entries["least"], entries["most"] = model.numbers(lexicon.words), -np.inf, np.inf
+    entries['number'] = model.numbers(lexicon.words)
+    entries['least'] = -np.inf
+    entries['most'] = np.inf
     unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
-        average = average_word(model.unigrams[entries["number"][in_model if in_model.any() else ...]])
+        average = average_word(
+            model.unigrams[entries["number"][in_model if in_model.any() else ...]]
+        )
         for hotword in hotwords:
             row = entries[lexicon.ids[hotword.word]]
-            row["least"], row["boost"] = average, hotword.boost
+            row['least'] = average
+            row['boost'] = hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
     entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
@@ -515,7 +613,8 @@ def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (
     "Return ln of the class probabilities of each frame, with the blank lowered by ln of the blank penalty."
     rows = np.empty(logits.shape)
     for frame in range(len(logits)):
-        high, total = logits[frame, 0], 0.0
+        high = logits[frame, 0]
+        total = 0.0
         for label in range(logits.shape[1]):
             high = max(high, logits[frame, label])
         for label in range(logits.shape[1]):
@@ -531,12 +630,17 @@ class Stream:
     "Decodes one trial while its frames arrive."
 
     def __init__(self, search: "BeamSearch", before: "Stream | None" = None) -> None:
-        self.search, self.limits, self.trie = search, search.config.limits, search.trie
-        self.histories: Histories = before.histories if before else new_histories(search.model.start)
+        self.search = search
+        self.limits = search.config.limits
+        self.trie = search.trie
+        self.histories: Histories = (
+            before.histories if before else new_histories(search.model.start)
+        )
         self.candidates: Candidates = before.candidates if before else new_candidates()
         self.histories.table.fill(-1)
         self.histories.size[0] = 1
-        self.beam, self.rows = new_beam(self.limits.beam), list[np.ndarray]()
+        self.beam = new_beam(self.limits.beam)
+        self.rows = list[np.ndarray]()
 
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."
@@ -548,22 +652,36 @@ class Stream:
     def push(self, frames: np.ndarray) -> None:
         "Process logits of the next frame (41,), or of several (n, 41); raise `KitError` if they cannot be logits."
         frames = np.atleast_2d(np.asarray(frames))
-        self.rows.append(self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on"))
+        self.rows.append(
+            self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on")
+        )
         self.advance(self.rows[-1])
 
     def advance(self, rows: np.ndarray) -> None:
         "Process frames of `log_probs`."
-        search, frame = self.search, 0
+        search = self.search
+        frame = 0
         while frame < len(rows):
             with search.model.naming_file():
-                frame = advance(rows, frame, self.trie, search.entries, search.model.arrays, self.limits,
-                                self.histories, self.beam, self.candidates)
+                frame = advance(
+                    rows,
+                    frame,
+                    self.trie,
+                    search.entries,
+                    search.model.arrays,
+                    self.limits,
+                    self.histories,
+                    self.beam,
+                    self.candidates,
+                )
             if frame < len(rows):
                 self.histories, self.candidates = double_capacity(self.histories, self.candidates)
 
     def words(self, history: int) -> tuple[str, ...]:
         "Return the words of a history."
-        return tuple(self.search.lexicon.words[word] for word in history_words(self.histories, history))
+        return tuple(
+            self.search.lexicon.words[word] for word in history_words(self.histories, history)
+        )
 
     @property
     def sentence(self) -> str:
@@ -572,11 +690,17 @@ class Stream:
 
     def best(self, count: int) -> list[int]:
         "Return the histories of the most likely sentences; if all end inside a word, those of the words before it."
-        scores, limits, rows = complete_sentences(self.beam), self.limits, self.histories.rows
+        scores = complete_sentences(self.beam)
+        limits = self.limits
+        rows = self.histories.rows
         if not scores:
             return list(dict.fromkeys(self.beam.rows["history"][: self.beam.size[0]].tolist()))[:count]
-        totals = {history: limits.scale * acoustic + float(rows[history]["language"])
-                  + limits.bonus * int(rows[history]["length"]) for history, acoustic in scores.items()}
+        totals = {
+            history: limits.scale * acoustic
+            + float(rows[history]["language"])
+            + limits.bonus * int(rows[history]["length"])
+            for history, acoustic in scores.items()
+        }
         return sorted(totals, key=lambda history: -totals[history])[:count]
 
     def ending(self) -> float:
@@ -591,24 +715,41 @@ class Stream:
     def partial(self, count: int = 20) -> list[Hypothesis]:  # best first, without times
         """Return the finished words of the most likely prefixes, of the best one with confidences among so many; an
         unfinished word counts as the best it can become."""
-        rows, limits = self.beam.rows[: self.beam.size[0]], self.limits
+        rows = self.beam.rows[: self.beam.size[0]]
+        limits = self.limits
         histories = self.histories.rows[rows["history"]]
         acoustic = np.logaddexp(rows["blank"], rows["label"])
         lookahead = self.trie.lookahead[np.maximum(rows["code"] - SILENCE, 0)]
-        total = limits.scale * acoustic + histories["language"] + limits.bonus * histories["length"] + lookahead
+        total = (
+            limits.scale * acoustic
+            + histories["language"]
+            + limits.bonus * histories["length"]
+            + lookahead
+        )
         numbers, first, inverse = np.unique(rows["history"], return_index=True, return_inverse=True)
         sums = np.full((2, len(numbers)), -np.inf)
         for target, values in zip(sums, (acoustic, total)):
             np.logaddexp.at(target, inverse, values)
-        return with_confidences([
-            Hypothesis(self.words(int(numbers[row])), float(sums[0, row]), float(histories["language"][first[row]]),
-                       float(sums[1, row])) for row in np.argsort(-sums[1], kind="stable")[:count]])
+        return with_confidences(
+            [
+                Hypothesis(
+                    self.words(int(numbers[row])),
+                    float(sums[0, row]),
+                    float(histories["language"][first[row]]),
+                    float(sums[1, row]),
+                )
+                for row in np.argsort(-sums[1], kind="stable")[:count]
+            ]
+        )
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
         if not self.rows:
             raise KitError("the stream is empty: push frames before it is finished")
-        sentences = [history_words(self.histories, history) for history in self.best(self.search.config.n_best)]
+        sentences = [
+            history_words(self.histories, history)
+            for history in self.best(self.search.config.n_best)
+        ]
         return self.search.scored(np.concatenate(self.rows), sentences)
 
 # %% ../../nbs/decode/search.ipynb #f407d500
@@ -623,13 +764,20 @@ class BeamSearch:
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
         temperature: float = 1.0,  # divides the logits, which are then calibrated; see `speech.calibrate`
     ) -> None:
-        self.plain, self.lexicon = lexicon, with_hotwords(lexicon, hotwords)
-        self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
+        self.plain = lexicon
+        self.lexicon = with_hotwords(lexicon, hotwords)
+        self.model = model
+        self.config = config
+        self.hotwords = tuple(hotwords)
+        self.temperature = float(temperature)
         self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)
         rows = {one.word: self.entries[self.lexicon.ids[one.word]] for one in self.hotwords}
         # the least and largest ln P of each hotword, and what is added to it
-        self.hot = {word: (float(row["least"]), float(row["most"]), float(row["boost"])) for word, row in rows.items()}
+        self.hot = {
+            word: (float(row["least"]), float(row["most"]), float(row["boost"]))
+            for word, row in rows.items()
+        }
 
     @cached_property
     def trie(self) -> Trie:
@@ -647,7 +795,10 @@ class BeamSearch:
         hypotheses = self.decode(logits)
         return hypotheses[0].sentence if hypotheses else ""
 
-    def decode_each(self, trials: Iterable[np.ndarray], threads: int = 0) -> Iterator[list[Hypothesis]]:
+
+    def decode_each(
+        self, trials: Iterable[np.ndarray], threads: int = 0
+    ) -> Iterator[list[Hypothesis]]:
         "Yield the n-best list of each trial, in their order, decoded on several cores; 0: on all."
         with ThreadPoolExecutor(threads or available_cores()) as pool:
             yield from pool.map(self.decode, trials)
@@ -662,28 +813,46 @@ class BeamSearch:
 
     def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
         "Return ln of the class probabilities at the settings of this search; raise `KitError` for invalid logits."
-        return log_probs(tempered(check_logits(logits, name), self.temperature), math.log(self.config.blank_penalty))
+        return log_probs(
+            tempered(check_logits(logits, name), self.temperature),
+            math.log(self.config.blank_penalty),
+        )
 
     def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon
         "Return candidate sentences for rows of `log_probs`, not yet scored."
         stream = self.stream()
         stream.advance(rows)
-        return [history_words(stream.histories, history) for history in stream.best(self.config.n_best)]
+        return [
+            history_words(stream.histories, history) for history in stream.best(self.config.n_best)
+        ]
 
-    def scored(self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]) -> list[Hypothesis]:  # best first
+
+    def scored(
+        self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]
+    ) -> list[Hypothesis]:  # best first
         """Return sentences, given as word numbers of the lexicon, with exact scores and times for rows of `log_probs`,
         the best one with confidences; those without any alignment are left out."""
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
         wide = add_quiet(rows)
-        probabilities, hypotheses = np.exp(wide), []
+        probabilities = np.exp(wide)
+        hypotheses = []
         for words, numbers, score in zip(sentences, proposed, language.tolist()):
-            acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
-                                           float(self.config.missing_silence))
+            acoustic, times = forced_align(
+                wide,
+                probabilities,
+                np.array(numbers, np.int32),
+                self.spoken,
+                float(self.config.missing_silence),
+            )
             if acoustic > -math.inf:
                 total = self.config.total(acoustic, score, len(words))
-                hypotheses.append(Hypothesis(words, acoustic, score, total, tuple(map(tuple, times.tolist()))))
-        return with_confidences(sorted(hypotheses, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
+                hypotheses.append(
+                    Hypothesis(words, acoustic, score, total, tuple(map(tuple, times.tolist())))
+                )
+        return with_confidences(
+            sorted(hypotheses, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
+        )
 
     def __repr__(self) -> str:
         return f"BeamSearch over {self.lexicon!r} with {self.model!r}"
@@ -694,8 +863,14 @@ SEARCH = 2  # version of the search: raised when other code gives other lists
 
 def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     "Everything that a search's lists depend on besides the logits, for the keys of caches."
-    return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash,
-            "settings": to_dict(search.config), "hotwords": repr(search.hotwords), "temperature": search.temperature}
+    return {
+        "search": SEARCH,
+        "lm": search.model.hash,
+        "lexicon": search.lexicon.hash,
+        "settings": to_dict(search.config),
+        "hotwords": repr(search.hotwords),
+        "temperature": search.temperature,
+    }
 
 # %% ../../nbs/decode/search.ipynb #3e12b3fe
 def available_cores() -> int:

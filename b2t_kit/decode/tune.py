@@ -45,8 +45,12 @@ def edits_of_grid(hypotheses: Sequence[Hypothesis], truth: str) -> np.ndarray:  
     reference = normalise(truth).split()
     if not hypotheses:
         return np.full((len(SCALES), len(BONUSES)), len(reference))
-    acoustic, language, words = np.array([(one.acoustic, one.language, one.num_words) for one in hypotheses]).T
-    totals = np.multiply.outer(SCALES, acoustic)[:, None] + language + np.multiply.outer(BONUSES, words)
+    acoustic, language, words = np.array(
+        [(one.acoustic, one.language, one.num_words) for one in hypotheses]
+    ).T
+    totals = (
+        np.multiply.outer(SCALES, acoustic)[:, None] + language + np.multiply.outer(BONUSES, words)
+    )
     edits = np.array([edit_distance(reference, list(one.words)) for one in hypotheses])
     return edits[totals.argmax(axis=2)]
 
@@ -65,8 +69,12 @@ class SearchResult:
         surface = self.grid[rows].sum(axis=0)
         padded = np.pad(surface, 1, mode="edge")
         neighbours = np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).sum(axis=(2, 3))
-        row, column = np.unravel_index(np.lexsort((neighbours.ravel(), surface.ravel()))[0], surface.shape)
-        return int(surface.min()), replace(self.config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column])
+        row, column = np.unravel_index(
+            np.lexsort((neighbours.ravel(), surface.ravel()))[0], surface.shape
+        )
+        return int(surface.min()), replace(
+            self.config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column]
+        )
 
 # %% ../../nbs/decode/tune.ipynb #bc69bc83
 @dataclass(frozen=True)
@@ -86,17 +94,34 @@ class Tuning:
     def to_dict(self) -> dict[str, Any]:
         "Return the content of decoding.json."
         searches = [{"search": to_dict(one.config), "wer": self.wer(one)} for one in self.searches]
-        return {"search": to_dict(self.best.config), "wer": self.wer(self.best), "trials": len(self.best.edits),
-                "before": to_dict(self.before.config), "before_wer": self.wer(self.before), "tried": searches,
-                "held_out": self.held_out.rate if self.held_out else None}
+        return {
+            "search": to_dict(self.best.config),
+            "wer": self.wer(self.best),
+            "trials": len(self.best.edits),
+            "before": to_dict(self.before.config),
+            "before_wer": self.wer(self.before),
+            "tried": searches,
+            "held_out": self.held_out.rate if self.held_out else None,
+        }
 
     def __repr__(self) -> str:
-        before, best = self.before.config, self.best.config
-        suffix = f"; tuned on one half and scored on the other: {self.held_out.rate:.1%}" if self.held_out else ""
-        return "\n".join([
-            f"word error rate {self.wer(self.before):.1%} -> {self.wer(self.best):.1%} on the {len(self.best.edits)} "
-            f"trials tuned on{suffix}",
-            *(f"  {name:16} {getattr(before, name):g} -> {getattr(best, name):g}" for name in TUNED)])
+        before = self.before.config
+        best = self.best.config
+        suffix = (
+            f"; tuned on one half and scored on the other: {self.held_out.rate:.1%}"
+            if self.held_out
+            else ""
+        )
+        return "\n".join(
+            [
+                f"word error rate {self.wer(self.before):.1%} -> {self.wer(self.best):.1%} on the "
+                f"{len(self.best.edits)} trials tuned on{suffix}",
+                *(
+                    f"  {name:16} {getattr(before, name):g} -> {getattr(best, name):g}"
+                    for name in TUNED
+                ),
+            ]
+        )
 
 # %% ../../nbs/decode/tune.ipynb #e11bc9ee
 def halves(days: Sequence[str]) -> np.ndarray:  # (trials,) 0 or 1
@@ -119,7 +144,8 @@ def tune(
 ) -> Tuning:
     "Return the best weights for these trials; raise `KitError` if they have no true sentences."
     texts = [normalise(truth).split() for truth in truths]
-    lengths, searches = np.array(list(map(len, texts))), dict[SearchConfig, SearchResult]()
+    lengths = np.array(list(map(len, texts)))
+    searches = dict[SearchConfig, SearchResult]()
     if len(trials) != len(truths) or not lengths.any():
         raise KitError("tuning needs trials with known sentences, and there are none")
 
@@ -127,11 +153,17 @@ def tune(
         if config not in searches:
             search = BeamSearch(lexicon, model, config, hotwords=hotwords)
             lists = list(track_progress(search.decode_each(trials), len(trials), "searching"))
-            edits = [edit_distance(words, list(nbest[0].words) if nbest else []) for words, nbest in zip(texts, lists)]
+            edits = [
+                edit_distance(words, list(nbest[0].words) if nbest else [])
+                for words, nbest in zip(texts, lists)
+            ]
             grid = [edits_of_grid(nbest, truth) for nbest, truth in zip(lists, truths)]
             searches[config] = SearchResult(config, np.array(edits), np.array(grid))
-            progress(f"search {len(searches)}: {', '.join(f'{name} {getattr(config, name):g}' for name in TUNED)}: "
-                     f"{sum(edits)} of {lengths.sum()} words wrong")
+            progress(
+                f"search {len(searches)}: "
+                f"{', '.join(f'{name} {getattr(config, name):g}' for name in TUNED)}: "
+                f"{sum(edits)} of {lengths.sum()} words wrong"
+            )
         return searches[config]
 
     def chosen(rows: np.ndarray) -> SearchResult:
@@ -143,7 +175,9 @@ def tune(
             searched(proposal)
         return min(searches.values(), key=lambda one: one.edits[rows].sum())
 
-    start, best, held_out = searched(config), chosen(np.ones(len(trials), bool)), None
+    start = searched(config)
+    best = chosen(np.ones(len(trials), bool))
+    held_out = None
     if days is not None:
         half = halves(days) == 0
         if lengths[half].any() and lengths[~half].any():
@@ -157,9 +191,15 @@ def plot_tuning(tuning: Tuning) -> "Figure":
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
-    image = axis.pcolormesh(100 * tuning.best.grid.sum(axis=0).T / tuning.words, cmap="viridis_r", edgecolors="white",
-                            linewidth=0.2)
-    row = np.interp(math.log(tuning.best.config.acoustic_scale), np.log(SCALES), np.arange(len(SCALES)))
+    image = axis.pcolormesh(
+        100 * tuning.best.grid.sum(axis=0).T / tuning.words,
+        cmap="viridis_r",
+        edgecolors="white",
+        linewidth=0.2,
+    )
+    row = np.interp(
+        math.log(tuning.best.config.acoustic_scale), np.log(SCALES), np.arange(len(SCALES))
+    )
     column = np.interp(tuning.best.config.word_bonus, BONUSES, np.arange(len(BONUSES)))
     axis.plot(row + 0.5, column + 0.5, "o", color="white", markeredgecolor="black")
     axis.set_xticks(np.arange(0, len(SCALES), 2) + 0.5, SCALES[::2], fontsize=7)
@@ -171,9 +211,13 @@ def plot_tuning(tuning: Tuning) -> "Figure":
 # %% ../../nbs/decode/tune.ipynb #cc3bdc29
 DEFAULT = "default"  # instead of a language model: the one that is made, or of the made-up grammar
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
-_OTHERS = {"language_model": "with another language model; give that one",
-           "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
-           "hotwords": "with other hotwords; give the same", "search": "with another version of the search"}
+_OTHERS = {
+    "language_model": "with another language model; give that one",
+    "decoder": "for other weights of the network",
+    "lexicon": "with other words; give the same lexicon",
+    "hotwords": "with other hotwords; give the same",
+    "search": "with another version of the search",
+}
 
 
 def tuned_for(
@@ -206,25 +250,32 @@ class TuningRecord:
         if self.config is None:
             return None
         if names := [name for name in differing(current, self.tuned_for) if name in current]:
-            raise KitError(f"{self.path}: was tuned {_OTHERS[names[0]]}, tune again, or remove the file")
+            raise KitError(
+                f"{self.path}: was tuned {_OTHERS[names[0]]}, tune again, or remove the file"
+            )
         return self.config
 
     def for_model(self, lm: str | Path | None, model: LanguageModel) -> "TuningRecord":
         "Return the record, or an empty one, with a word, if another language model was named, or has been made since."
         if self.config is None or self.tuned_for.get("language_model") == model.hash:
             return self
-        if lm is None and self.lm != DEFAULT:  # the file that was named then has changed, which is refused
+        # the file that was named then has changed, which is refused
+        if lm is None and self.lm != DEFAULT:
             return self
-        report_progress(f"{self.path}: the weights were tuned with another language model and are left out; tune with "
-                        "this one for its own")
+        report_progress(
+            f"{self.path}: the weights were tuned with another language model and are left out; "
+            "tune with this one for its own"
+        )
         return TuningRecord(self.path)
 
     @property
     def model(self) -> str | None:  # None: none was named
         "The path of the language model tuned with; raises `KitError` if the file no longer exists."
         if self.lm != DEFAULT and not Path(self.lm).is_file():
-            raise KitError(f"{self.path}: was tuned with the language model {self.lm}, which no longer "
-                           "exists; give its new path with lm")
+            raise KitError(
+                f"{self.path}: was tuned with the language model {self.lm}, which no longer "
+                "exists; give its new path with lm"
+            )
         return None if self.lm == DEFAULT else self.lm
 
 
@@ -238,7 +289,17 @@ def read_tuning(path: Path) -> TuningRecord:
             raise TypeError("chose should be a list, and lm a path")
         temperature, held_out = (None if value is None else float(value)
                                  for value in (record["temperature"], record.get("held_out")))
-        return TuningRecord(path, from_dict(SearchConfig, record["search"]), dict(record["tuned_for"]), record["lm"],
-                            temperature, frozenset(map(str, record["chose"])), held_out, str(record.get("logits")))
+        return TuningRecord(
+            path,
+            from_dict(SearchConfig, record["search"]),
+            dict(record["tuned_for"]),
+            record["lm"],
+            temperature,
+            frozenset(map(str, record["chose"])),
+            held_out,
+            str(record.get("logits")),
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
+        raise KitError(
+            f"{path}: is not a record of tuned weights; remove it or tune again"
+        ) from error

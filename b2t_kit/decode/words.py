@@ -51,10 +51,14 @@ def are_made_up(sentences: Iterable[str]) -> bool:
 def find_language_model(roots: Sequence[Path] | None = None) -> tuple[Path | None, Path | None]:
     "Return the only language model below some folders, or Kaggle's inputs, and its lexicon; `KitError` for several."
     roots = platform().input_folders[:1] if roots is None else roots
-    files = sorted({path for root in roots for path in Path(root).rglob("*") if _is_language_model(path)})
+    files = sorted(
+        {path for root in roots for path in Path(root).rglob("*") if _is_language_model(path)}
+    )
     if len(files) > 1:
-        raise KitError(f"several language models are attached; detach all but one of {', '.join(map(str, files))}, "
-                       "or name one with lm")
+        raise KitError(
+            "several language models are attached; detach all but one of "
+            f"{', '.join(map(str, files))}, or name one with lm"
+        )
     if not files:
         return None, None
     lexicon = files[0].with_name("lexicon.txt")
@@ -100,7 +104,8 @@ def made_up_sentences() -> list[str]:
 
 # %% ../../nbs/decode/words.ipynb #95541122
 _PARTS = 5  # of the training sentences, to find the shares of a mixture
-_LEAST_SHARE = 0.01  # of the training sentences, so that words which general English lacks remain possible
+# of the training sentences, so that words which general English lacks remain possible
+_LEAST_SHARE = 0.01
 
 
 def shares(
@@ -143,8 +148,14 @@ def make_model(
     model = mixed([own, general], weights)
     guard.record(model)
     unchecked = english.path and not np.isin(fingerprints(guard.sentences), general.checked).all()
-    model.origin |= {"made": english.name, "general": english.path is not None, "unchecked": bool(unchecked),
-                     "sentences": len(kept), "left out": len(guard.leaks), "weights": weights}
+    model.origin |= {
+        "made": english.name,
+        "general": english.path is not None,
+        "unchecked": bool(unchecked),
+        "sentences": len(kept),
+        "left out": len(guard.leaks),
+        "weights": weights,
+    }
     return model
 
 # %% ../../nbs/decode/words.ipynb #7d53797e
@@ -170,12 +181,23 @@ def kept_model(
     except KitError as error:
         report_progress(f"the language model cannot be kept and is made again each time ({error})")
         return make_model(training, scored, vocabulary, english)
-    key = {"made": MADE, "training": content_hash(list(training)), "scored": content_hash(scored),
-           "vocabulary": content_hash(list(vocabulary)), "english": english.name, "mixable": MIXABLE,
-           "content": file_hash(english.path, folder / MEMO) if english.path else content_hash(phrases())}
+    key = {
+        "made": MADE,
+        "training": content_hash(list(training)),
+        "scored": content_hash(scored),
+        "vocabulary": content_hash(list(vocabulary)),
+        "english": english.name,
+        "mixable": MIXABLE,
+        "content": file_hash(english.path, folder / MEMO)
+        if english.path
+        else content_hash(phrases()),
+    }
 
     def make(path: Path) -> None:
-        report_progress(f"making a language model of {len(training):,} training sentences and {english.name}, once")
+        report_progress(
+            f"making a language model of {len(training):,} training sentences and {english.name}, "
+            "once"
+        )
         make_model(training, scored, vocabulary, english).save(path)
         models = sorted(folder.glob("*.b2tlm"), key=os.path.getmtime)
         for older in models[:-_KEPT]:
@@ -250,7 +272,11 @@ def _words_of(model: LanguageModel, lexicon: str | Path | None,
               names: Sequence[str]) -> tuple[Lexicon, LanguageModel]:
     "Return the words that a model knows, and the model."
     # those that can occur in scored text
-    words = [word for word in model.words if normalise(word) == word and re.search("[a-z]", word) and " " not in word]
+    words = [
+        word
+        for word in model.words
+        if normalise(word) == word and re.search("[a-z]", word) and " " not in word
+    ]
     if not model.words:  # a KenLM file without words: those of the dictionary that it knows
         vocabulary = list(own_words(lexicon))
         words = [vocabulary[index] for index in np.flatnonzero(model.numbers(vocabulary))]
@@ -271,12 +297,24 @@ def about_words(words: Lexicon, model: LanguageModel) -> str:
     install = "" if made["general"] else "pip install pocketsphinx adds general English"
     if made["sentences"]:
         own, general = made["weights"]
-        left_out = f", {made['left out']:,} more left out because they are scored" if made["left out"] else ""
+        left_out = (
+            f", {made['left out']:,} more left out because they are scored"
+            if made["left out"]
+            else ""
+        )
         advice = f"; {install}" if install else ""
         sentences = f"{made['sentences']:,} training sentences ({own:.0%}{left_out})"
-        return (f"{known}, with a language model of {sentences} and {made['made']} ({general:.0%}){text}"
-                f"{advice}")
-    why = "all training sentences are scored" if made["left out"] else "no training sentences are at hand"
+        return (
+            f"{known}, with a language model of {sentences} and {made['made']} "
+            f"({general:.0%}){text}{advice}"
+        )
+    why = (
+        "all training sentences are scored"
+        if made["left out"]
+        else "no training sentences are at hand"
+    )
     advice = f"{install}, " if install else ""
-    return (f"{known} of the dictionary, with {made['made']} alone{text}, because {why}: expect more wrong words; "
-            f"{advice}--lm takes a language model of your own")
+    return (
+        f"{known} of the dictionary, with {made['made']} alone{text}, because {why}: expect more "
+        f"wrong words; {advice}--lm takes a language model of your own"
+    )

@@ -28,15 +28,22 @@ class Passes:
         pool: Any,  # memory that the graphs of all shapes share, of which only one is in use at a time
     ) -> None:
         self.inputs = inputs
-        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-        options: dict[str, Any] = dict(pool=pool, capture_error_mode="thread_local")  # other threads read batches
+        self.forward = torch.cuda.CUDAGraph()
+        self.backward = torch.cuda.CUDAGraph()
+        dtype = torch.get_autocast_dtype("cuda")
+        enabled = torch.is_autocast_enabled("cuda")
+        # other threads read batches
+        options: dict[str, Any] = dict(pool=pool, capture_error_mode="thread_local")
         # a cast that autocast keeps for later would be read by the graph after it is gone
-        with torch.random.fork_rng([inputs[0].device]), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+        with (
+            torch.random.fork_rng([inputs[0].device]),
+            torch.autocast("cuda", dtype, enabled, cache_enabled=False),
+        ):
             self._prepare(call)
             with torch.cuda.graph(self.forward, **options):
                 result = call(self.inputs)
-            self.alone, outputs = torch.is_tensor(result), _listed(result)
+            self.alone = torch.is_tensor(result)
+            outputs = _listed(result)
             self.gradients = [torch.zeros_like(output) for output in outputs]
             with torch.cuda.graph(self.backward, **options):
                 torch.autograd.backward(outputs, self.gradients)
@@ -44,7 +51,8 @@ class Passes:
 
     def _prepare(self, call: Callable[[Sequence[torch.Tensor]], Any]) -> None:
         "Run both passes beside the recording stream, since libraries allocate in their first call; adds zeros."
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream = torch.cuda.Stream()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -57,8 +65,17 @@ class _Replay(torch.autograd.Function):
     "Both passes of a recorded model, for autograd."
 
     @staticmethod
-    def forward(ctx: FunctionCtx, owner: "Graphed", passes: Passes, anchor: torch.Tensor, *inputs: torch.Tensor) -> Any:
-        ctx.owner, ctx.passes, owner.pending = owner, passes, True
+
+    def forward(
+        ctx: FunctionCtx,
+        owner: "Graphed",
+        passes: Passes,
+        anchor: torch.Tensor,
+        *inputs: torch.Tensor,
+    ) -> Any:
+        ctx.owner = owner
+        ctx.passes = passes
+        owner.pending = True
         for buffer, tensor in zip(passes.inputs, inputs):
             buffer.copy_(tensor)
         passes.forward.replay()
@@ -66,7 +83,8 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> Any:
-        owner, passes = ctx.owner, ctx.passes
+        owner = ctx.owner
+        passes = ctx.passes
         for buffer, gradient in zip(passes.gradients, gradients):
             buffer.copy_(gradient)
         passes.backward.replay()
@@ -83,13 +101,17 @@ class Graphed(nn.Module):
         say: Callable[[str], None] = print,  # called once if the model cannot be recorded
     ) -> None:
         super().__init__()
-        self.model, self.say, self.pending = model, say, False
+        self.model = model
+        self.say = say
+        self.pending = False
         self._passes: dict[Any, Passes] = {}  # by shape
         self._records = True  # False: a recording has failed
-        self._buffers: dict[Any, torch.Tensor] = {}  # the largest inputs so far, flat, by place and type
+        # the largest inputs so far, flat, by place and type
+        self._buffers: dict[Any, torch.Tensor] = {}
         self._gradients: dict[nn.Parameter, torch.Tensor] = {}  # to which recorded passes add
         self._pool = torch.cuda.graph_pool_handle()
-        self._anchor = torch.zeros((), requires_grad=True)  # or autograd would not ask for a backward pass
+        # or autograd would not ask for a backward pass
+        self._anchor = torch.zeros((), requires_grad=True)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         values = [*inputs, *named.values()]
@@ -100,10 +122,16 @@ class Graphed(nn.Module):
             arguments = [next(rest) if torch.is_tensor(value) else value for value in values]
             return self.model(*arguments[:len(inputs)], **dict(zip(named, arguments[len(inputs):])))
 
-        trains = self.model.training and torch.is_grad_enabled() and not any(tensor.requires_grad for tensor in tensors)
+        trains = (
+            self.model.training
+            and torch.is_grad_enabled()
+            and not any(tensor.requires_grad for tensor in tensors)
+        )
         if self.pending or not (self._records and trains):
             return call(tensors)
-        shapes = [(value.shape, value.dtype) if torch.is_tensor(value) else value for value in values]
+        shapes = [
+            (value.shape, value.dtype) if torch.is_tensor(value) else value for value in values
+        ]
         cast_type = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         passes = self._recorded((cast_type, *named, *shapes), call, tensors)
         if passes is None:
@@ -123,11 +151,16 @@ class Graphed(nn.Module):
                 self._passes[key] = Passes(call, self._copied(tensors), self._pool)
             except RuntimeError as error:
                 generator.graphsafe_set_state(state)  # it would go on recording
-                self._records, self._passes = False, {}
-                self.say(f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so steps take longer: "
-                         f"{str(error).splitlines()[0]}")
+                self._records = False
+                self._passes = {}
+                self.say(
+                    f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so steps "
+                    f"take longer: {str(error).splitlines()[0]}"
+                )
                 return None
-            self._gradients |= {weight: weight.grad for weight in self.model.parameters() if weight.grad is not None}
+            self._gradients |= {
+                weight: weight.grad for weight in self.model.parameters() if weight.grad is not None
+            }
         return self._passes[key]
 
     def _copied(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -142,7 +175,11 @@ class Graphed(nn.Module):
 
     def _lend_gradients(self) -> None:
         "Install the gradients that recorded passes accumulate into, with the parameters' own values, or zeros."
-        pairs = [(weight, buffer) for weight, buffer in self._gradients.items() if weight.grad is not buffer]
+        pairs = [
+            (weight, buffer)
+            for weight, buffer in self._gradients.items()
+            if weight.grad is not buffer
+        ]
         unset = [buffer for weight, buffer in pairs if weight.grad is None]
         if unset:
             torch._foreach_zero_(unset)

@@ -38,12 +38,16 @@ def find_device(
         kind = "tpu"
     if kind in ("xla", "tpu"):
         if place.world > 1:
-            raise KitError(f"device {kind}: {place.world} processes were started, but one uses all TPU chips; start "
-                           "with: python -m b2t_kit.train ... (or accelerate launch -m b2t_kit.train ...), or choose "
-                           "device cpu")
+            raise KitError(
+                f"device {kind}: {place.world} processes were started, but one uses all TPU "
+                "chips; start with: python -m b2t_kit.train ... (or accelerate launch -m "
+                "b2t_kit.train ...), or choose device cpu"
+            )
         if find_spec("torch_xla") is None:
-            raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or choose device "
-                           "cpu")
+            raise KitError(
+                f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or "
+                "choose device cpu"
+            )
         return "xla"
     count = 0 if kind == "cpu" else torch.cuda.device_count()
     if kind == "cuda" and count == 0:
@@ -65,8 +69,9 @@ def choice_text(
     "Return why a device was chosen, in one line."
     if requested.lower() != "auto":
         return f"{name}, as requested"
-    chips, gpus = len(tpu_chips()), torch.cuda.device_count()
-    hardware = " and ".join(f"{count or 'no'} {kind}{'s' * (count != 1)}" for count, kind in (
+    chips = len(tpu_chips())
+    gpus = torch.cuda.device_count()
+    hardware = " and ".join(f"{count or 'no'} {kind}{'' if count == 1 else 's'}" for count, kind in (
         (chips, "TPU chip"), (gpus, "CUDA GPU")))
     reason = ", and ACCELERATE_USE_CPU is set" if name == "cpu" and (chips or gpus) else ""
     return f"{name}: this machine has {hardware}{reason}; another with --device"
@@ -96,5 +101,6 @@ def open_device(
         opened: Device = open_xla(*arguments)
     else:
         opened = open_torch(*arguments)
-    opened.accumulation, opened.notices = accumulation, [f"{'chosen':<10} {choice_text(name, device)}", *notices]
+    opened.accumulation = accumulation
+    opened.notices = [f"{'chosen':<10} {choice_text(name, device)}", *notices]
     return opened

@@ -31,7 +31,8 @@ from ..core.processes import Rank, join
 from ..core.files import check_writable
 from ..core.program import environment_with
 from .graphs import Graphed
-from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
+from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer
+from ..precision import audit_parameters
 from ..precision import autocast, canary, checksum, resolve_precision, without_tf32
 
 if TYPE_CHECKING:  # imported with its settings hidden
@@ -43,7 +44,10 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
     if torch.is_tensor(data):
         return function(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        values = {item.name: map_tensors(function, getattr(data, item.name)) for item in dataclasses.fields(data)}
+        values = {
+            item.name: map_tensors(function, getattr(data, item.name))
+            for item in dataclasses.fields(data)
+        }
         return dataclasses.replace(data, **values)
     if isinstance(data, dict):
         return {key: map_tensors(function, value) for key, value in data.items()}
@@ -71,11 +75,19 @@ def gradient_norms(
         total = nn.utils.get_total_norm(gradients)
         return torch.stack([total] * (1 + len(groups))) if groups else total
     on_xla = gradients[0].device.type == "xla"
-    each = [torch.linalg.vector_norm(gradient) for gradient in gradients] if on_xla else torch._foreach_norm(gradients)
+    each = (
+        [torch.linalg.vector_norm(gradient) for gradient in gradients]
+        if on_xla
+        else torch._foreach_norm(gradients)
+    )
     norms = {id(owner): norm for owner, norm in zip(owners, each)}
-    parts = [[norms[id(parameter)] for parameter in group if id(parameter) in norms] for group in groups]
+    parts = [
+        [norms[id(parameter)] for parameter in group if id(parameter) in norms] for group in groups
+    ]
     zero = torch.zeros_like(each[0])
-    return torch.stack([torch.linalg.vector_norm(torch.stack(part or [zero])) for part in (each, *parts)])
+    return torch.stack(
+        [torch.linalg.vector_norm(torch.stack(part or [zero])) for part in (each, *parts)]
+    )
 
 # %% ../../nbs/devices/torch.ipynb #20535e0b
 class Device(ABC):
@@ -205,7 +217,10 @@ class Device(ABC):
         self.undo.close()
 
     @abstractmethod
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
         "Audit and place the model, and connect the processes' copies of it."
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -222,14 +237,19 @@ class Device(ABC):
             raise KitError(f"the loss is {loss.dtype}, not float32; compute it from float32 logits")
         loss.backward()
 
-    def clip(self, model: nn.Module, max_norm: float | None = None, groups: ParameterGroups = ()) -> torch.Tensor:
+
+    def clip(
+        self, model: nn.Module, max_norm: float | None = None, groups: ParameterGroups = ()
+    ) -> torch.Tensor:
         """Clip the reduced gradients' norm over all parameters; returns the norm before, a scalar, or
         with groups a vector: the norm over all parameters, then over each group."""
         audit_gradients(self.model)
         self.ready_gradients()
         norms = gradient_norms(list(model.parameters()), groups)
         if max_norm is not None:
-            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
+            nn.utils.clip_grads_with_norm_(
+                model.parameters(), max_norm, norms[0] if groups else norms
+            )
         return norms
 
     def ready_gradients(self) -> None:
@@ -276,7 +296,12 @@ def package_versions() -> str:
 
 # %% ../../nbs/devices/torch.ipynb #85d88fe0
 Division = Mapping[int, str]  # dimension -> what divides it, a key of `AXES`
-AXES = {"trials": ("trials",), "units": ("units",), "all": ("trials", "units"), "shares": ("units", "trials")}
+AXES = {
+    "trials": ("trials",),
+    "units": ("units",),
+    "all": ("trials", "units"),
+    "shares": ("units", "trials"),
+}
 
 # %% ../../nbs/devices/torch.ipynb #ee556569
 @dataclass(frozen=True)
@@ -299,13 +324,17 @@ class ChipMesh:
         "Return the axes that divide each dimension of a tensor, as torch_xla wants them."
         names: list[Any] = [None] * dims
         for dimension, axis in division.items():
-            names[dimension % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis  # a tuple of one is refused
+            # a tuple of one is refused
+            names[dimension % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis
         return tuple(names)
 
     def notation(self, dims: int, division: Division) -> str:
         "Return the division of a tensor with so many dimensions, in XLA's notation."
-        tiles, used = [1] * dims, list[str]()
-        for dimension, axis in sorted((dimension % dims, axis) for dimension, axis in division.items()):
+        tiles = [1] * dims
+        used = list[str]()
+        for dimension, axis in sorted(
+            (dimension % dims, axis) for dimension, axis in division.items()
+        ):
             tiles[dimension] = self.size(axis)
             used += AXES[axis]
         if math.prod(tiles) == 1:
@@ -334,7 +363,11 @@ def tpu_chips(
     "Return the TPU chips of this machine, found without opening any."
     ids = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
            for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
-    return [TPU_MODELS[model] for vendor, model in ids.values() if vendor == TPU_VENDOR and model in TPU_MODELS]
+    return [
+        TPU_MODELS[model]
+        for vendor, model in ids.values()
+        if vendor == TPU_VENDOR and model in TPU_MODELS
+    ]
 
 # %% ../../nbs/devices/torch.ipynb #25c0463b
 @dataclass(frozen=True)
@@ -366,7 +399,9 @@ def _import_accelerate() -> Any:
     return accelerate
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
-def _build_accelerator(kind: str, place: Rank, tracker: str | None, out: Path | None) -> "Accelerator":
+def _build_accelerator(
+    kind: str, place: Rank, tracker: str | None, out: Path | None
+) -> "Accelerator":
     "Return an `Accelerator` that handles only processes and trackers; raise `KitError` if one exists that differs."
     accelerate = _import_accelerate()
     from accelerate.state import is_initialized
@@ -411,11 +446,21 @@ def check_tracker(
 class TorchDevice(Device):
     "CPU and CUDA, in one process or in several that average gradients (DDP, through Accelerate)."
 
+
     def __init__(
-        self, torch_device: torch.device, place: Rank, precision: Precision, accelerator: Any, undo: ExitStack
+        self,
+        torch_device: torch.device,
+        place: Rank,
+        precision: Precision,
+        accelerator: Any,
+        undo: ExitStack,
     ) -> None:
-        self.torch_device, self.kind = torch_device, torch_device.type
-        self.place_in_world, self.precision, self.accelerator, self.undo = place, precision, accelerator, undo
+        self.torch_device = torch_device
+        self.kind = torch_device.type
+        self.place_in_world = place
+        self.precision = precision
+        self.accelerator = accelerator
+        self.undo = undo
         self.label = str(torch_device)
         if self.kind == "cuda":
             self.label += f", {torch.cuda.get_device_name(torch_device)}"
@@ -424,11 +469,15 @@ class TorchDevice(Device):
         self.skipped_steps = 0  # optimizer steps skipped because a float16 gradient overflowed
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         self.accelerator.free_memory()
-        self.model, self._optimizer = model.to(self.torch_device), optimizer
+        self.model = model.to(self.torch_device)
+        self._optimizer = optimizer
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.13
             prepared = self.accelerator.prepare_model(model, device_placement=False)
@@ -451,7 +500,8 @@ class TorchDevice(Device):
     def lay_out_average(self, model: nn.Module) -> None:
         for part in model.modules():
             if isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # a copy's weights lie apart, and cuDNN would join them in every call
+                # a copy's weights lie apart, and cuDNN would join them in every call
+                part.flatten_parameters()
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         scale = self.scaler.get_scale()
@@ -486,12 +536,18 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
     "Start the tracker in the project b2t_kit, under the name of the run's folder and with its files in it."
     def flat(values: Any, name: str = "") -> dict[str, Any]:
         if isinstance(values, Mapping):
-            return {dotted: one for key, part in values.items() for dotted, one in flat(part, f"{name}.{key}").items()}
+            return {
+                dotted: one
+                for key, part in values.items()
+                for dotted, one in flat(part, f"{name}.{key}").items()
+            }
         return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
 
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
-    folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
-    tracker, out = options.tracker or "", out.resolve()
+    # the others have asked Accelerate for a folder, or need none
+    folders = {"wandb": "dir", "swanlab": "logdir"}
+    tracker = options.tracker or ""
+    out = out.resolve()
     settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
     if tracker in folders:
         out.mkdir(parents=True, exist_ok=True)
@@ -516,7 +572,8 @@ def open_torch(
     out: Path | None,  # folder for the tracker's files
 ) -> TorchDevice:
     "Return the opened CPU or CUDA GPU; raise `KitError` before the processes meet if a setting cannot work."
-    torch_device, capability = torch.device(name), None
+    torch_device = torch.device(name)
+    capability = None
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
         capability = torch.cuda.get_device_capability(torch_device)
@@ -530,7 +587,8 @@ def open_torch(
         if torch_device.type == "cuda":
             stack.enter_context(without_tf32())
         canary(torch_device)
-        if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
+        # `check_tracker` refuses a tracker without a folder
+        if options.tracker is not None and out is not None:
             start_tracker(accelerator, options, out)
         opened = TorchDevice(torch_device, place, precision, accelerator, stack.pop_all())
         opened.graphs = options.graphs and torch_device.type == "cuda" and place.world == 1

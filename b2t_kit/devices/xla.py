@@ -91,7 +91,8 @@ class Slice:
 
     def way(self, start: int, end: int) -> list[Link]:
         "Return the links that data takes from one chip to another: along the first direction, then along the next."
-        links, stride = [], 1
+        links = []
+        stride = 1
         for size, position, target in zip(self.shape, self.place(start), self.place(end)):
             forward = (target - position) % size
             closed = size % self.chip.closed == 0
@@ -99,7 +100,8 @@ class Slice:
             while position != target:
                 neighbour = (position + step) % size
                 links.append((start, start + (neighbour - position) * stride))
-                start, position = links[-1][1], neighbour
+                start = links[-1][1]
+                position = neighbour
             stride *= size
         return links
 
@@ -109,14 +111,22 @@ class Slice:
             if not sizes:
                 return [()]
             turns = [range(sizes[0]), range(sizes[0])[::-1]]
-            return [(first, *rest) for turn, rest in enumerate(rows_of(sizes[1:])) for first in turns[turn % 2]]
+            return [
+                (first, *rest)
+                for turn, rest in enumerate(rows_of(sizes[1:]))
+                for first in turns[turn % 2]
+            ]
 
         chips = {self.place(chip): chip for chip in group}
-        rows = [row for row in rows_of(self.shape[1:]) if any(position[1:] == row for position in chips)]
+        rows = [
+            row for row in rows_of(self.shape[1:]) if any(position[1:] == row for position in chips)
+        ]
         first = min(position[0] for position in chips)
         ring = []
         for turn, row in enumerate(rows):
-            columns = sorted(position[0] for position in chips if position[1:] == row and position[0] != first)
+            columns = sorted(
+                position[0] for position in chips if position[1:] == row and position[0] != first
+            )
             ring += [chips[column, *row] for column in columns[::(-1) ** turn]]
         ring += [chips[first, *row] for row in rows[::-1] if (first, *row) in chips]
         start = ring.index(min(ring))
@@ -126,28 +136,58 @@ class Slice:
         "Return all chips, in rings of `size` neighbours one after the other; as numbered if there are no such rings."
         best: tuple[int, ...] = ()
         fewest = math.inf  # links from a chip to the next of its ring, where they are most
-        blocks = [block for block in product(*(range(1, edge + 1) for edge in self.shape)) if math.prod(block) == size
-                  and not any(edge % side for edge, side in zip(self.shape, block))] if size > 1 else []
+        blocks = (
+            [
+                block
+                for block in product(*(range(1, edge + 1) for edge in self.shape))
+                if math.prod(block) == size
+                and not any(edge % side for edge, side in zip(self.shape, block))
+            ]
+            if size > 1
+            else []
+        )
         for block in sorted(blocks, key=lambda block: block[::-1]):
             members: dict[tuple[int, ...], list[int]] = {}
             for chip in range(self.chips):
-                corner = tuple(coordinate // side for coordinate, side in zip(self.place(chip), block))[::-1]
+                corner = tuple(
+                    coordinate // side for coordinate, side in zip(self.place(chip), block)
+                )[::-1]
                 members.setdefault(corner, []).append(chip)
             rings = [self.around(members[corner]) for corner in sorted(members)]
-            links = max(len(self.way(*pair)) for ring in rings for pair in zip(ring, ring[1:] + ring[:1]))
+            links = max(
+                len(self.way(*pair)) for ring in rings for pair in zip(ring, ring[1:] + ring[:1])
+            )
             if links < fewest:
-                best, fewest = tuple(chip for ring in rings for chip in ring), links
+                best = tuple(chip for ring in rings for chip in ring)
+                fewest = links
         return best
 
 # %% ../../nbs/devices/xla.ipynb #2410161a
 _FLAT = {1: "2x4", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
-SLICES = {one.name: one for one in (
-    *(Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, 1 if chips <= 8 else chips // 4)
-      for name in ("v5e", "v6e") for chips, shape in _FLAT.items()),
-    *(Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)  # named after TensorCores
-      for name, parts in (("v4", 2), ("v5p", 1)) for chips, shape in _CUBES.items()),
-)}
+SLICES = {
+    one.name: one
+    for one in (
+        *(
+            Slice(
+                f"{name}-{chips}",
+                CHIPS[name],
+                f"{name}:{shape}",
+                chips,
+                1 if chips <= 8 else chips // 4,
+            )
+            for name in ("v5e", "v6e")
+            for chips, shape in _FLAT.items()
+        ),
+        *(
+            Slice(
+                f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4
+            )  # named after TensorCores
+            for name, parts in (("v4", 2), ("v5p", 1))
+            for chips, shape in _CUBES.items()
+        ),
+    )
+}
 
 # %% ../../nbs/devices/xla.ipynb #8012d9fb
 def find_slice(name: str) -> Slice:
@@ -172,7 +212,9 @@ class ProgramCounts:
 
     def since(self, before: "ProgramCounts") -> "ProgramCounts":
         "Return the difference between two counts."
-        return ProgramCounts(*(getattr(self, item.name) - getattr(before, item.name) for item in fields(self)))
+        return ProgramCounts(
+            *(getattr(self, item.name) - getattr(before, item.name) for item in fields(self))
+        )
 
 # %% ../../nbs/devices/xla.ipynb #f011ddaf
 def count_programs() -> ProgramCounts:
@@ -207,8 +249,13 @@ def fallbacks() -> dict[str, int]:  # number of calls by name, such as "aten::_c
 class Watch:
     "Counts compilations by activity, and reports long ones while they run."
 
-    def __init__(self, say: Callable[[str], None] = print, first: float = 10.0, again: float = 60.0) -> None:
-        self.say, self.first, self.again = say, first, again
+
+    def __init__(
+        self, say: Callable[[str], None] = print, first: float = 10.0, again: float = 60.0
+    ) -> None:
+        self.say = say
+        self.first = first
+        self.again = again
         self.programs: dict[str, int] = {}  # number of compilations by activity
         self.doing = "between steps"
         self.known = count_programs()
@@ -241,19 +288,26 @@ class Watch:
         self._thread.join()
 
     def _listen(self) -> None:
-        idle, start, reported, activity = count_programs(), None, 0.0, ""
+        idle = count_programs()
+        start = None
+        reported = 0.0
+        activity = ""
         while not self._stop.wait(min(0.5, self.first / 4)):
-            counts, moment = count_programs(), time.monotonic()
+            counts = count_programs()
+            moment = time.monotonic()
             change = counts.since(idle)
             if change.started > change.compiled:
                 start = moment if start is None else start
                 if moment - start >= (reported + self.again if reported else self.first):
-                    reported, activity = moment - start, self.doing
+                    reported = moment - start
+                    activity = self.doing
                     self.say(f"compiling {activity}: {reported:.0f} s so far")
                 continue
             if reported and start is not None:
                 self.say(f"compiled {activity} in {moment - start:.0f} s")
-            idle, start, reported = counts, None, 0.0
+            idle = counts
+            start = None
+            reported = 0.0
 
 # %% ../../nbs/devices/xla.ipynb #b27e058e
 HBM_USED = """from libtpu.sdk import tpumonitoring
@@ -266,7 +320,9 @@ def largest_printed(program: str) -> int | None:
     try:
         if program not in _SILENT:
             command = [sys.executable, "-c", program]
-            process = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            process = subprocess.run(
+                command, capture_output=True, text=True, timeout=10, check=True
+            )
             return max(int(float(number)) for number in process.stdout.split())
     except (subprocess.SubprocessError, ValueError):
         _SILENT.add(program)
@@ -288,7 +344,8 @@ def open_cache(folder: str | Path) -> str:
     "Make torch_xla keep compiled programs in a folder, or only read them; returns a line for the log, or `KitError`."
     from torch_xla import _XLAC, runtime
 
-    folder, read_only = Path(folder).absolute(), ""
+    folder = Path(folder).absolute()
+    read_only = ""
     if folder.exists() and not folder.is_dir():
         raise KitError(f"compile_cache: {folder} is not a folder")
     if os.environ.get("XLA_PERSISTENT_CACHE_PATH") != str(folder):
@@ -314,18 +371,27 @@ def check_start(requested: str, chips: list[str]) -> None:
     runtime = os.environ.get("PJRT_DEVICE", "")
     for name, launcher in SPAWNED.items():
         if os.environ.get(name, "1") not in ("", "1"):
-            raise KitError(f"{name}={os.environ[name]}: {launcher} started several processes, but one "
-                           "uses all chips; start with: python -m b2t_kit.train "
-                           "(or accelerate launch -m b2t_kit.train)")
+            raise KitError(
+                f"{name}={os.environ[name]}: {launcher} started several processes, but one "
+                "uses all chips; start with: python -m b2t_kit.train "
+                "(or accelerate launch -m b2t_kit.train)"
+            )
     if os.environ.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
-        raise KitError("XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
-                       "trial's noise, to 32 bits; unset it and start again")
+        raise KitError(
+            "XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
+            "trial's noise, to 32 bits; unset it and start again"
+        )
     if requested == "tpu" and runtime not in ("", "TPU"):
-        raise KitError(f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it")
+        raise KitError(
+            f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it"
+        )
     if (requested == "tpu" or runtime == "TPU") and not chips:
-        raise KitError("device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
-                       "TPU v5e-8, and if it is chosen start the session again; or choose device cpu")
-    ours, theirs = version("torch"), version("torch_xla")
+        raise KitError(
+            "device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
+            "TPU v5e-8, and if it is chosen start the session again; or choose device cpu"
+        )
+    ours = version("torch")
+    theirs = version("torch_xla")
     if ours.split(".")[:2] != theirs.split(".")[:2]:
         raise KitError(f"torch {ours} and torch_xla {theirs} do not fit together; "
                        "pip install 'b2t_kit[tpu]', and restart")
@@ -342,15 +408,18 @@ def start_runtime(cache: str) -> tuple[torch.device, int, str]:
     logging.getLogger().addFilter(_needs_no_jax)  # the same function is added once
     line = "none" if cache == "none" else open_cache(cache)
     with environment_with(quiet()):
-        torch_device, count = torch_xla.device(), runtime.global_runtime_device_count()
+        torch_device = torch_xla.device()
+        count = runtime.global_runtime_device_count()
         canary(torch_device)
         weight = torch.ones(2, device=torch_device, requires_grad=True)
         try:
             (weight * weight).sum().backward()
             gradient = weight.grad.cpu().tolist()
         except (RuntimeError, IndexError) as error:
-            raise KitError("a gradient was computed in this process before torch_xla was imported, and autograd "
-                           "does not know the device now; restart, and open the device first") from error
+            raise KitError(
+                "a gradient was computed in this process before torch_xla was imported, and "
+                "autograd does not know the device now; restart, and open the device first"
+            ) from error
         if gradient != [2.0, 2.0]:
             raise KitError(f"the gradient of x * x at 1 is {gradient[0]} on {torch_device}, not 2")
     return torch_device, int(count), line
@@ -371,7 +440,8 @@ def use_float32_products() -> None:
     from torch_xla import backends
 
     logger = logging.getLogger("torch_xla.backends")
-    was_quiet, logger.disabled = logger.disabled, True  # it warns the first time too
+    was_quiet = logger.disabled
+    logger.disabled = True  # it warns the first time too
     if backends.get_mat_mul_precision() != "highest":
         backends.set_mat_mul_precision("highest")
     logger.disabled = was_quiet
@@ -390,7 +460,9 @@ class XlaAdamW(torch.optim.AdamW):
     ) -> None:
         settings = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(groups, **settings, foreach=False)
-        self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
+        self.send = send
+        self.keep_gradients = keep_gradients
+        self.whole = whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
             self.state[parameter] = {"step": torch.zeros((), device="cpu"), "exp_avg": zeros,
@@ -418,14 +490,23 @@ class XlaAdamW(torch.optim.AdamW):
         rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         values = []  # decay, step size and scale
         for index, count in rows:
-            rate, (mean_beta, square_beta) = self.param_groups[index]["lr"], self.param_groups[index]["betas"]
-            values.append((1 - rate * self.param_groups[index]["weight_decay"],
-                           rate / (1 - mean_beta ** count), 1 / math.sqrt(1 - square_beta ** count)))
+            rate = self.param_groups[index]["lr"]
+            mean_beta, square_beta = self.param_groups[index]["betas"]
+            values.append(
+                (
+                    1 - rate * self.param_groups[index]["weight_decay"],
+                    rate / (1 - mean_beta**count),
+                    1 / math.sqrt(1 - square_beta**count),
+                )
+            )
         numbers = self.send(torch.tensor(values))  # (R, 3)
         for key, (index, parameter) in zip(keys, pairs):
-            group, gradient = self.param_groups[index], parameter.grad
-            factors, (mean_beta, square_beta) = numbers[rows[key]], group["betas"]
-            mean, square = self.state[parameter]["exp_avg"], self.state[parameter]["exp_avg_sq"]
+            group = self.param_groups[index]
+            gradient = parameter.grad
+            factors = numbers[rows[key]]
+            mean_beta, square_beta = group["betas"]
+            mean = self.state[parameter]["exp_avg"]
+            square = self.state[parameter]["exp_avg_sq"]
             mean.add_((gradient - mean) * (1 - mean_beta))
             square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
             scaled = mean / (square.sqrt() * factors[2] + group["eps"])
@@ -465,13 +546,23 @@ STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memo
 
 def chips_of_a_layer(hidden: int, chips: int) -> int:
     "Return how many chips divide a layer's units: the fewest that keep its recurrent weights, in bfloat16, on chip."
-    divisors = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
-    return next((count for count in divisors if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), divisors[-1])
+    divisors = [
+        count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0
+    ]
+    return next(
+        (count for count in divisors if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), divisors[-1]
+    )
 
 # %% ../../nbs/devices/xla.ipynb #12e232ee
-def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[dict[str, GRU], int]:
+def wide_stacks(
+    model: nn.Module, chips: int, over: int | None = None
+) -> tuple[dict[str, GRU], int]:
     "Return the GRU stacks whose units chips divide, by name, and the chips that divide a layer: as asked, or needed."
-    stacks = {name: module for name, module in model.named_modules() if isinstance(module, GRU) and chips > 1}
+    stacks = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, GRU) and chips > 1
+    }
     needed = {name: chips_of_a_layer(stack.hidden_size, chips) for name, stack in stacks.items()}
     widest = max((stack.hidden_size for stack in stacks.values()), default=0)
     wide = {name: stack for name, stack in stacks.items()
@@ -482,7 +573,9 @@ def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[
 class XlaDevice(Device):
     "All chips of a TPU, or of XLA's CPU backend, as one device."
 
-    kind, compiles, computes_globally = "xla", True, True
+    kind = "xla"
+    compiles = True
+    computes_globally = True
 
     def __init__(
         self,
@@ -494,26 +587,46 @@ class XlaDevice(Device):
         undo: ExitStack,  # restores the settings made for this device
         notes: dict[str, str],  # more lines for `describe`
     ) -> None:
-        self.torch_device, self.place_in_world, self.precision = torch_device, place, precision
-        self.options, self.notes = options, notes
-        self.all_chips, self.mesh = chips, ChipMesh(trials=chips)
+        self.torch_device = torch_device
+        self.place_in_world = place
+        self.precision = precision
+        self.options = options
+        self.notes = notes
+        self.all_chips = chips
+        self.mesh = ChipMesh(trials=chips)
         self.chips = self.all_chips // place.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
         self.undo = undo
-        self.by_units: dict[str, tuple[int, ...]] = {}  # parameters divided by units -> their shapes (3, H, ...)
+        # parameters divided by units -> their shapes (3, H, ...)
+        self.by_units: dict[str, tuple[int, ...]] = {}
         self.watch = Watch(self.say)
 
     def describe(self) -> str:
-        shard = {"none": "copied to every chip", "all": "weights, moments and average divided",
-                 "moments": "moments and average divided, weights copied",
-                 "units": "moments, average and wide layers divided, other weights copied"}[self.options.shard]
-        lines = {"mesh": f"{self.all_chips} chips in a row over the rows of a batch; {shard}", **self.notes}
+        shard = {
+            "none": "copied to every chip",
+            "all": "weights, moments and average divided",
+            "moments": "moments and average divided, weights copied",
+            "units": "moments, average and wide layers divided, other weights copied",
+        }[self.options.shard]
+        lines = {
+            "mesh": f"{self.all_chips} chips in a row over the rows of a batch; {shard}",
+            **self.notes,
+        }
         if self.options.shard == "units":
             wide = sorted({name.rpartition(".")[0] for name in self.by_units})
-            groups = f"{self.mesh.trials} x {self.mesh.units} chips, by rows and by units; other layers by rows only"
-            lines["units"] = f"{', '.join(wide)}: {groups}" if wide else "no layer is wide enough, so all go by rows"
-        return "\n".join([super().describe(), *(f"{key:<10} {value}" for key, value in lines.items())])
+            groups = (
+                f"{self.mesh.trials} x {self.mesh.units} chips, by rows and by units; other "
+                "layers by rows only"
+            )
+            lines["units"] = (
+                f"{', '.join(wide)}: {groups}"
+                if wide
+                else "no layer is wide enough, so all go by rows"
+            )
+        return "\n".join(
+            [super().describe(), *(f"{key:<10} {value}" for key, value in lines.items())]
+        )
 
     def scalar(self, value: float) -> torch.Tensor:
         return self._send(torch.tensor([float(value)]))[0]  # () tensors of 0 and 1 become constants
@@ -533,8 +646,10 @@ class XlaDevice(Device):
         tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)}
         for name, tensor in tensors.items():
             if tensor.ndim and len(tensor) % self.chips:
-                raise KitError(f"{name}: {len(tensor)} rows cannot be divided over {self.chips} chips; "
-                               "pad the batch with rows of weight 0, or choose another batch_size")
+                raise KitError(
+                    f"{name}: {len(tensor)} rows cannot be divided over {self.chips} chips; "
+                    "pad the batch with rows of weight 0, or choose another batch_size"
+                )
         return {**batch, **self._by_rows(tensors)}
 
     def _by_rows(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -547,7 +662,9 @@ class XlaDevice(Device):
             group = {name: tensor for name, tensor in tensors.items() if tensor.ndim == dims}
             rows = self.mesh.axes(dims, {0: "all"} if dims else {})
             spec = ShardingSpec(self._chips_of_xla(), rows, minibatch=self.world > 1)
-            placed.update(zip(group, send_cpu_data_to_device(list(group.values()), self.torch_device, spec)))
+            placed.update(
+                zip(group, send_cpu_data_to_device(list(group.values()), self.torch_device, spec))
+            )
         return placed
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -569,17 +686,21 @@ class XlaDevice(Device):
             if tensor.device.type != "xla":
                 continue
             if self.world == 1 and "devices=[" in (_XLAC._get_xla_sharding_spec(tensor) or ""):
-                self.synchronize()  # the parts of a tensor that is being computed cannot be asked for
+                # the parts of a tensor that is being computed cannot be asked for
+                self.synchronize()
                 values[index] = _from_shards(tensor)
             else:
                 indices.append(index)
-        fetched = _XLAC._xla_get_cpu_tensors([values[index] for index in indices]) if indices else []
+        fetched = (
+            _XLAC._xla_get_cpu_tensors([values[index] for index in indices]) if indices else []
+        )
         for index, tensor in zip(indices, fetched):
             values[index] = tensor
         return values
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        copies = {name: value.detach() + 0 for name, value in values.items()}  # a clone would stay divided
+        # a clone would stay divided
+        copies = {name: value.detach() + 0 for name, value in values.items()}
         for copy in copies.values():
             self._mark(copy, {})
         return copies
@@ -621,7 +742,8 @@ class XlaDevice(Device):
         "Return the same values in a tensor that is marked."
         from torch_xla import _XLAC
 
-        sharding = _XLAC._get_xla_sharding_spec(tensor)  # a clone would keep it, and it cannot be changed
+        # a clone would keep it, and it cannot be changed
+        sharding = _XLAC._get_xla_sharding_spec(tensor)
         copy = tensor + 0 if sharding else tensor.clone()
         self._mark(copy, division)
         return copy
@@ -639,7 +761,10 @@ class XlaDevice(Device):
         widths = sorted({layer.hidden_size for layer in wide.values()})
         if self.all_chips % units or any(width % units for width in widths):
             sizes = " or ".join(f"layers of {width} units" for width in widths if width % units)
-            raise KitError(f"units_over: {units} chips cannot divide {sizes or f'{self.all_chips} chips into groups'}")
+            raise KitError(
+                f"units_over: {units} chips cannot divide "
+                f"{sizes or f'{self.all_chips} chips into groups'}"
+            )
         order = self.slice.groups(units) if self.slice and self.world == 1 else ()
         self.mesh = ChipMesh(self.all_chips // units, units, order)
         for prefix, layers in wide.items():
@@ -647,30 +772,45 @@ class XlaDevice(Device):
             parameters = layers.named_parameters(prefix, recurse=False)
             self.by_units |= {name: tuple(parameter.shape) for name, parameter in parameters}
 
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         if not isinstance(optimizer, torch.optim.AdamW):
             raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
-        ids = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+        ids = {
+            name: id(parameter)
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+        }
         if len(ids) > len(set(ids.values())):
             raise KitError("the model uses one parameter under two names, which XLA would separate")
         self._divide_units(model)
         self._move(model)
-        self.model, divided = model, self.options.shard == "all"
+        self.model = model
+        divided = self.options.shard == "all"
         parameters = {ids[name]: parameter for name, parameter in model.named_parameters()}
-        groups = [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
-                   "params": [parameters[id(parameter)] for parameter in group["params"]]}
-                  for group in optimizer.param_groups]
+        groups = [
+            {
+                **{key: value for key, value in group.items() if key not in ("fused", "foreach")},
+                "params": [parameters[id(parameter)] for parameter in group["params"]],
+            }
+            for group in optimizer.param_groups
+        ]
         for name, tensor in model.named_parameters():
             self._lay_out(tensor, "parameter", name, divided=divided)
         for name, tensor in model.named_buffers():
             self._lay_out(tensor, "buffer", name, divided=False)
-        adamw = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
+        adamw = XlaAdamW(
+            groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole
+        )
         names = {id(tensor): name for name, tensor in model.named_parameters()}
         for tensor, state in adamw.state.items():
             for moment in ("exp_avg", "exp_avg_sq"):
-                self._lay_out(state[moment], "moment", f"{names[id(tensor)]}/{moment}", divided=True)
+                self._lay_out(
+                    state[moment], "moment", f"{names[id(tensor)]}/{moment}", divided=True
+                )
             if tensor.grad is not None:
                 self._lay_out(tensor.grad, "gradient", names[id(tensor)], divided=divided)
         self.submit("placing the model")
@@ -732,7 +872,11 @@ def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
 # %% ../../nbs/devices/xla.ipynb #938d24c4
 def shape_text(batch: Any) -> str:
     "Return the shape of a batch's largest tensor, for messages."
-    tensors = [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)] if batch is not None else []
+    tensors = (
+        [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)]
+        if batch is not None
+        else []
+    )
     return f" of {' x '.join(map(str, max(tensors, key=torch.numel).shape))}" if tensors else ""
 
 # %% ../../nbs/devices/xla.ipynb #5a6502f0
@@ -743,7 +887,8 @@ def open_xla(
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
     "Return all chips as one device; raise `KitError`, where possible before torch_xla is imported."
-    chips, cache = tpu_chips(), options.compile_cache
+    chips = tpu_chips()
+    cache = options.compile_cache
     check_start(options.device, chips)
     precision = resolve_precision(options.precision, "xla")
     if options.tracker is not None:
@@ -754,20 +899,34 @@ def open_xla(
     import torch_xla.core.xla_model as xla_model
     import torch_xla.runtime as runtime
 
-    visible, world = os.environ.get("TPU_VISIBLE_CHIPS", ""), runtime.process_count()
+    visible = os.environ.get("TPU_VISIBLE_CHIPS", "")
+    world = runtime.process_count()
     if visible and count > len(visible.split(",")):
-        raise KitError(f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so they cannot "
-                       "be divided among processes; leave out --side-by-side to train seeds one after another")
+        raise KitError(
+            f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so they "
+            "cannot be divided among processes; leave out --side-by-side to train seeds one "
+            "after another"
+        )
     if world > 1 and not dist.is_initialized():
         import torch_xla.distributed.xla_backend  # noqa: F401  (knows the address of the first host)
 
         dist.init_process_group("gloo", init_method="xla://")
     use_float32_products()
     undo = ExitStack()
-    undo.callback(xla_model.set_rng_state, xla_model.get_rng_state(str(torch_device)), str(torch_device))
-    device = XlaDevice(torch_device, Rank(runtime.process_index(), 0, world, 1), precision, count, options, undo=undo,
-                       notes={"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache})
+    undo.callback(
+        xla_model.set_rng_state, xla_model.get_rng_state(str(torch_device)), str(torch_device)
+    )
+    device = XlaDevice(
+        torch_device,
+        Rank(runtime.process_index(), 0, world, 1),
+        precision,
+        count,
+        options,
+        undo=undo,
+        notes={"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache},
+    )
     device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
-    if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
+    # `check_tracker` refuses a tracker without a folder
+    if options.tracker is not None and out is not None:
         device.accelerator = tracker_only(options, out)
     return device

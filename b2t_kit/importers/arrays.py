@@ -49,7 +49,9 @@ class Own(Importer):
     def __post_init__(self) -> None:
         check_bounds(self, {"bin_ms": (0.001, 1000 * BIN_SECONDS)})
         if (1000 * BIN_SECONDS) % self.bin_ms:
-            raise KitError(f"bin_ms is {self.bin_ms:g}; it must divide the kit's {1000 * BIN_SECONDS:g} ms")
+            raise KitError(
+                f"bin_ms is {self.bin_ms:g}; it must divide the kit's {1000 * BIN_SECONDS:g} ms"
+            )
 
     @property
     def rows_per_bin(self) -> int:
@@ -57,16 +59,30 @@ class Own(Importer):
 
     def signal(self, num_features: int, participant: str) -> Signal:
         "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
-        kinds, arrays = len(self.features.split(", ")), len(self.arrays.split(", "))
+        kinds = len(self.features.split(", "))
+        arrays = len(self.arrays.split(", "))
         if num_features % (kinds * arrays) or not 0 < num_features <= MAX_FEATURES:
-            raise KitError(f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} kinds of "
-                           f"features x {arrays} arrays (--features, --arrays); time is the first axis")
+            raise KitError(
+                f"{num_features} columns, expected 1 to {MAX_FEATURES}, a multiple of {kinds} "
+                f"kinds of features x {arrays} arrays (--features, --arrays); time is the first "
+                "axis"
+            )
         return Signal(
-            participant, num_features, self.features, self.arrays, self.threshold,
-            transform="none" if self.rows_per_bin == 1 else f"{self.rows_per_bin} rows of {self.bin_ms:g} ms joined",
-            scale="none" if self.scale == "none" else f"z-score over the {self.scale}, standard deviation + 1e-8",
-            units=self.units, labels=T15.labels if self.labels == "phonemes" else " ".join(OWN_LETTERS),
-            dataset=f"{participant} arrays")
+            participant,
+            num_features,
+            self.features,
+            self.arrays,
+            self.threshold,
+            transform="none"
+            if self.rows_per_bin == 1
+            else f"{self.rows_per_bin} rows of {self.bin_ms:g} ms joined",
+            scale="none"
+            if self.scale == "none"
+            else f"z-score over the {self.scale}, standard deviation + 1e-8",
+            units=self.units,
+            labels=T15.labels if self.labels == "phonemes" else " ".join(OWN_LETTERS),
+            dataset=f"{participant} arrays",
+        )
 
     def group(self, block: int) -> int | None:
         "Return the number of the trials that are z-scored with a block."
@@ -74,9 +90,13 @@ class Own(Importer):
 
     def joined(self, rows: np.ndarray) -> np.ndarray:  # (T, C) -> (T // rows_per_bin, C) float32
         "Return rows in 20 ms bins, each kind of features in its way."
-        kinds, counted = self.features.split(", "), self.counts.split(", ")
+        kinds = self.features.split(", ")
+        counted = self.counts.split(", ")
         if not self.rows_per_bin <= len(rows) <= MAX_BINS * self.rows_per_bin:
-            raise KitError(f"has {len(rows)} rows, expected {self.rows_per_bin} to {MAX_BINS * self.rows_per_bin}")
+            raise KitError(
+                f"has {len(rows)} rows, expected {self.rows_per_bin} to "
+                f"{MAX_BINS * self.rows_per_bin}"
+            )
         return np.concatenate([join_bins(part, self.rows_per_bin, kind in counted)
                                for kind, part in zip(kinds, np.split(rows, len(kinds), axis=1))], 1)
 
@@ -96,9 +116,13 @@ def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read 
     group, name = member(file, place)
     if group is None or name not in group:
         tables: list[str] = []
-        file.visititems(lambda path, part: tables.append(path) if getattr(part, "ndim", 0) == 2 else None)
+        file.visititems(
+            lambda path, part: tables.append(path) if getattr(part, "ndim", 0) == 2 else None
+        )
         names = ", ".join(tables[:5]) or "none"
-        raise Fault(file.filename, "", place, f"is missing; the file's tables of numbers are: {names}")
+        raise Fault(
+            file.filename, "", place, f"is missing; the file's tables of numbers are: {names}"
+        )
     return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
 # %% ../../nbs/importers/arrays.ipynb #e375d4d7
@@ -115,11 +139,18 @@ def open_rows(
     except KitError:
         raise
     except Exception as error:  # whatever NumPy raises for a damaged header
-        if isinstance(error, OSError) and error.strerror:  # the system's, such as for a missing file
+        # the system's, such as for a missing file
+        if isinstance(error, OSError) and error.strerror:
             raise Fault(path, "", "", f"cannot be read ({error.strerror})") from error
-        raise Fault(path, "", "", f"is not a NumPy array ({' '.join(str(error).split())[:200]})") from error
+        raise Fault(
+            path, "", "", f"is not a NumPy array ({' '.join(str(error).split())[:200]})"
+        ) from error
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.dtype.kind not in "iuf":
-        problem = f"shape {data.shape} of {data.dtype}" if isinstance(data, np.ndarray) else "several arrays"
+        problem = (
+            f"shape {data.shape} of {data.dtype}"
+            if isinstance(data, np.ndarray)
+            else "several arrays"
+        )
         raise Fault(path, "", "", f"has {problem}, expected numbers of (bins, features)")
     return data, None
 
@@ -153,25 +184,43 @@ class OwnArrays(Own):
         "Yield lines of trials.csv, from 2 on; raise `Fault` if it lacks a column."
         path = Path(self.folder) / "trials.csv"
         if not path.is_file():
-            raise KitError(f"{self.folder}: holds no trials.csv; it names the trials and the files that they are in")
+            raise KitError(
+                f"{self.folder}: holds no trials.csv; it names the trials and the files that they "
+                "are in"
+            )
         lines = read_text(path).splitlines()
-        rows = csv.DictReader(lines, delimiter=";" if lines and ";" in lines[0] else ",")  # of spreadsheets
+        # of spreadsheets
+        rows = csv.DictReader(lines, delimiter=";" if lines and ";" in lines[0] else ",")
         names = rows.fieldnames or []
         try:
             if wrong := [name for name in TABLE_COLUMNS if names.count(name) != 1]:
-                raise Fault(path, "", "", f"needs the column {wrong[0]} once; expected {', '.join(TABLE_COLUMNS)}, and "
-                            "start, stop and sentence where they are known")
+                raise Fault(
+                    path,
+                    "",
+                    "",
+                    f"needs the column {wrong[0]} once; expected {', '.join(TABLE_COLUMNS)}, and "
+                    "start, stop and sentence where they are known",
+                )
             if ("start" in names) != ("stop" in names):
-                raise Fault(path, "", "", "has only one of the columns start and stop; give both or neither")
+                raise Fault(
+                    path, "", "", "has only one of the columns start and stop; give both or neither"
+                )
             for row in rows:
                 if None in row or None in row.values() or len(set(names)) < len(names):
-                    raise Fault(path, f"line {rows.line_num}", "", f"needs a cell for each of {', '.join(names)[:99]}")
+                    raise Fault(
+                        path,
+                        f"line {rows.line_num}",
+                        "",
+                        f"needs a cell for each of {', '.join(names)[:99]}",
+                    )
                 yield rows.line_num, {name: text.strip() for name, text in row.items()}
         except csv.Error as error:
             raise Fault(path, f"line {rows.line_num}", "", f"cannot be read ({error})") from error
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        folder, days, faults = Path(self.folder), dict[str, dict[Path, None]](), dict[str, Fault]()
+        folder = Path(self.folder)
+        days = dict[str, dict[Path, None]]()
+        faults = dict[str, Fault]()
         shapes: dict[Path, tuple[int, ...]] = {}
         for line, row in self.table():
             if re.fullmatch(r"[A-Za-z0-9][\w.\-]{0,99}", row["session"]):
@@ -179,7 +228,9 @@ class OwnArrays(Own):
                 try:
                     days[row["session"]][file_beside(folder, row["file"])] = None
                 except KitError as error:  # beside good files it is named with its trial
-                    faults.setdefault(row["session"], Fault(folder / "trials.csv", f"line {line}", "", str(error)))
+                    faults.setdefault(
+                        row["session"], Fault(folder / "trials.csv", f"line {line}", "", str(error))
+                    )
             else:
                 message = f"is '{row['session'][:40]}', expected a name such as m1.2026.03.01"
                 yield Fault(folder / "trials.csv", f"line {line}", "session", message)
@@ -188,8 +239,13 @@ class OwnArrays(Own):
                 shapes[path] = open_rows(path, self.dataset_path)[0].shape
                 first = next(iter(shapes))
                 if shapes[path][1] != shapes[first][1]:
-                    raise Fault(path, "", "", f"has shape {shapes[path]}, but {first.name} {shapes[first]}: the number "
-                                "of columns differs; is time in the second axis? It must be the first")
+                    raise Fault(
+                        path,
+                        "",
+                        "",
+                        f"has shape {shapes[path]}, but {first.name} {shapes[first]}: the number "
+                        "of columns differs; is time in the second axis? It must be the first",
+                    )
             except Fault as fault:
                 yield fault
         same_width = len({shape[1] for shape in shapes.values()}) == 1
@@ -205,7 +261,9 @@ class OwnArrays(Own):
         try:
             signal = self.signal(next(iter(arrays.values()))[0].shape[1], self.participant)
         except KitError as error:
-            raise Fault(files[0], "", "", f"has shape {next(iter(arrays.values()))[0].shape}; {error}") from error
+            raise Fault(
+                files[0], "", "", f"has shape {next(iter(arrays.values()))[0].shape}; {error}"
+            ) from error
         for line, row in self.table():
             if row["session"] == day.session:
                 try:
@@ -214,23 +272,44 @@ class OwnArrays(Own):
                 except KitError as error:
                     yield Fault(table, f"line {line}", "", str(error))
 
-    def trial(self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any) -> SourceTrial:
+
+    def trial(
+        self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any
+    ) -> SourceTrial:
         "Return a line of the table; raise `KitError` if it is not one."
-        data, split, sentence, block = stored[0], row["split"], row.get("sentence", ""), whole_number(row, "block")
-        start, stop = whole_number(row, "start", "0"), whole_number(row, "stop", str(len(data)))
+        data = stored[0]
+        split = row["split"]
+        sentence = row.get("sentence", "")
+        block = whole_number(row, "block")
+        start = whole_number(row, "start", "0")
+        stop = whole_number(row, "stop", str(len(data)))
         if split not in SPLITS:
             raise KitError(f"split is '{split[:20]}', expected {', '.join(SPLITS)}")
         if split != "test" and not sentence:
-            raise KitError(f"sentence is empty; a trial of {split} needs one; without, its split is test")
+            raise KitError(
+                f"sentence is empty; a trial of {split} needs one; without, its split is test"
+            )
         if not start < stop <= len(data):
-            raise KitError(f"rows {start} to {stop} of {row['file']}, which has {len(data)} (shape {data.shape}; time "
-                           "is the first axis)")
-        path, seconds = table.parent / row["file"], self.bin_ms / 1000
+            raise KitError(
+                f"rows {start} to {stop} of {row['file']}, which has {len(data)} (shape "
+                f"{data.shape}; time is the first axis)"
+            )
+        path = table.parent / row["file"]
+        seconds = self.bin_ms / 1000
         read = partial(self.rows, path, stored, start, stop)
-        return SourceTrial(table, place, read, signal, block, whole_number(row, "trial"), split=split,
-                           sentence=None if split == "test" else sentence, scale=self.group(block),
-                           span=(path, start * seconds, stop * seconds),
-                           names=(f"{row['session']} {table.parent.resolve().name} {row['file']}",))
+        return SourceTrial(
+            table,
+            place,
+            read,
+            signal,
+            block,
+            whole_number(row, "trial"),
+            split=split,
+            sentence=None if split == "test" else sentence,
+            scale=self.group(block),
+            span=(path, start * seconds, stop * seconds),
+            names=(f"{row['session']} {table.parent.resolve().name} {row['file']}",),
+        )
 
     def rows(self, path: Path, stored: Any, start: int, stop: int) -> np.ndarray:  # (T, C) float32
         "Return some rows of a file, in 20 ms bins."
@@ -255,18 +334,48 @@ class Qvac(Importer):
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for number, path in enumerate(day.sources):
             with reading(path), open(regular_file(path), "rb") as file:
-                size, header = path.stat().st_size, file.read(8).ljust(8, b"\0")
+                size = path.stat().st_size
+                header = file.read(8).ljust(8, b"\0")
             bins, columns = (int(value) for value in np.frombuffer(header, "<u4"))
-            if columns not in (256, 512) or not 1 <= bins <= MAX_BINS or size != 8 + 4 * bins * columns:
-                yield Fault(path, "trial", "", f"declares {bins} bins of {columns} features and has {size} bytes; "
-                            f"expected 256 or 512 features, at most {MAX_BINS} bins, and 8 + 4 x bins x features bytes")
+            if (
+                columns not in (256, 512)
+                or not 1 <= bins <= MAX_BINS
+                or size != 8 + 4 * bins * columns
+            ):
+                yield Fault(
+                    path,
+                    "trial",
+                    "",
+                    f"declares {bins} bins of {columns} features and has {size} bytes; expected "
+                    f"256 or 512 features, at most {MAX_BINS} bins, and 8 + 4 x bins x features "
+                    "bytes",
+                )
                 continue
             if self.assume_t15 and columns != T15.num_features:
-                yield Fault(path, "trial", "", f"has {columns} features, but T15's recordings {T15.num_features}")
+                yield Fault(
+                    path,
+                    "trial",
+                    "",
+                    f"has {columns} features, but T15's recordings {T15.num_features}",
+                )
                 continue
-            signal = Signal(order=UNCONFIRMED) if self.assume_t15 else Signal(
-                "qvac", columns, ", ".join(FEATURE_KINDS), "not stated", "not stated", transform="not stated",
-                scale="not stated", units="not stated", labels="", dataset="qvac sample", order=UNCONFIRMED)
+            signal = (
+                Signal(order=UNCONFIRMED)
+                if self.assume_t15
+                else Signal(
+                    "qvac",
+                    columns,
+                    ", ".join(FEATURE_KINDS),
+                    "not stated",
+                    "not stated",
+                    transform="not stated",
+                    scale="not stated",
+                    units="not stated",
+                    labels="",
+                    dataset="qvac sample",
+                    order=UNCONFIRMED,
+                )
+            )
             read = partial(qvac_features, path, columns)
             yield SourceTrial(path, "trial", read, signal, 1, number, split="test", scale=None)
 

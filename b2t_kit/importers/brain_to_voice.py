@@ -23,11 +23,17 @@ from ..data.dataset import MAX_BINS, Fault
 from .layout import FileLayout, cell_array, read_variables
 
 # %% ../../nbs/importers/brain_to_voice.ipynb #36fda442
-VOICE_CHANNELS, VOICE_SET = 256, "t15 brain-to-voice"
-VOICE_FILE = r"t15_day([0-9]{1,4})(?:_neural_data|_block([0-9]{1,3}))\.mat"  # a day, or a block of a control day
+VOICE_CHANNELS = 256
+VOICE_SET = "t15 brain-to-voice"
+# a day, or a block of a control day
+VOICE_FILE = r"t15_day([0-9]{1,4})(?:_neural_data|_block([0-9]{1,3}))\.mat"
 VOICE_KINDS = ("threshcross_trials", "spikepow_trials")  # in the kit's order of columns
-VOICE_LAYOUT: FileLayout = {**dict.fromkeys(VOICE_KINDS, ("cells", "trials")), "cues": ("text", "trials"),
-                            "sentences": ("text", "trials"), "session": ("text", 1)}
+VOICE_LAYOUT: FileLayout = {
+    **dict.fromkeys(VOICE_KINDS, ("cells", "trials")),
+    "cues": ("text", "trials"),
+    "sentences": ("text", "trials"),
+    "session": ("text", 1),
+}
 
 
 def are_counts(trials: list[Any]) -> bool:  # (T, C) each
@@ -53,29 +59,63 @@ class BrainToVoice(Divided):
         yield from (SourceDay(session, tuple(paths)) for session, paths in sorted(days.items()))
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
-        files = [(path, read_variables(path, VOICE_LAYOUT, ("cues", "sentences", "session"))) for path in day.sources]
+        files = [
+            (path, read_variables(path, VOICE_LAYOUT, ("cues", "sentences", "session")))
+            for path in day.sources
+        ]
         counted = are_counts([trial for _, data in files for trial in data[VOICE_KINDS[0]]])
-        signal = Signal("t15", 2 * VOICE_CHANNELS, ", ".join(FEATURE_KINDS), ", ".join(ARRAYS), T15.threshold,
-                        transform=f"{'sum' if counted else 'mean'} of two 10 ms bins, mean of two 10 ms bins",
-                        scale="z-score over the day, standard deviation + 1e-8", dataset=VOICE_SET, order=UNCONFIRMED)
+        signal = Signal(
+            "t15",
+            2 * VOICE_CHANNELS,
+            ", ".join(FEATURE_KINDS),
+            ", ".join(ARRAYS),
+            T15.threshold,
+            transform=f"{'sum' if counted else 'mean'} of two 10 ms bins, mean of two 10 ms bins",
+            scale="z-score over the day, standard deviation + 1e-8",
+            dataset=VOICE_SET,
+            order=UNCONFIRMED,
+        )
         for path, data in files:
             sentences = data.get("cues", data.get("sentences"))
             if sentences is None:
                 raise Fault(path, "", "cues", "is missing, and there are no sentences either")
             names = [day.session, path.stem, *data.get("session", ())]
-            reason = next(filter(None, (Quarantine().reason(VOICE_SET, name, participant="t15") for name in names)), "")
-            for index, (sentence, *cells) in enumerate(zip(sentences, *(data[name] for name in VOICE_KINDS))):
+            reason = next(
+                filter(
+                    None,
+                    (Quarantine().reason(VOICE_SET, name, participant="t15") for name in names),
+                ),
+                "",
+            )
+            for index, (sentence, *cells) in enumerate(
+                zip(sentences, *(data[name] for name in VOICE_KINDS))
+            ):
                 group = f"trial_{index:04d}"
                 yield SourceTrial(
-                    path, group, partial(voice_bins, path, group, cells, counted), signal,
-                    block=int(re.findall(VOICE_FILE, path.name)[0][1] or 1), number=index, sentence=sentence,
-                    quarantine=reason, names=tuple(names),
-                    split="train" if reason else "")  # nothing may be chosen by its score either
+                    path,
+                    group,
+                    partial(voice_bins, path, group, cells, counted),
+                    signal,
+                    block=int(re.findall(VOICE_FILE, path.name)[0][1] or 1),
+                    number=index,
+                    sentence=sentence,
+                    quarantine=reason,
+                    names=tuple(names),
+                    split="train" if reason else "",
+                )  # nothing may be chosen by its score either
 
 
 def voice_bins(path: Path, place: str, cells: list[Any], counted: bool) -> np.ndarray:  # (T // 2, 512) float32
     "Return a trial in 20 ms bins, crossings first."
-    pair = [cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS) for name, cell in zip(VOICE_KINDS, cells)]
+    pair = [
+        cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS)
+        for name, cell in zip(VOICE_KINDS, cells)
+    ]
     if len(pair[0]) != len(pair[1]):
-        raise Fault(path, place, VOICE_KINDS[1], f"has {len(pair[1])} bins, but {VOICE_KINDS[0]} has {len(pair[0])}")
+        raise Fault(
+            path,
+            place,
+            VOICE_KINDS[1],
+            f"has {len(pair[1])} bins, but {VOICE_KINDS[0]} has {len(pair[0])}",
+        )
     return np.concatenate([join_bins(pair[0], 2, counted), join_bins(pair[1], 2, False)], 1)

@@ -70,7 +70,8 @@ class Importer:
     folder: Positional[Annotated[str, arg(metavar="DIR")]]  # the recordings to convert, as they were unpacked
     # folder for the recordings; days in it that were converted from the same files are kept
     out: Annotated[str, arg(metavar="DIR")]
-    # recordings whose validation and test days may not be trained on either, nor copies of their trials
+    # recordings whose validation and test days may not be trained on either, nor copies of their
+    # trials
     held_out: tuple[str, ...] = ()
     skip_faulty: bool = False  # leave out single trials with a fault, instead of their whole day
     version: ClassVar[int] = 1  # of what is computed: another number converts everything anew
@@ -121,13 +122,16 @@ def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
     paths = []
     for entry in entries_of(folder):
         if re.fullmatch(pattern, entry.name):
-            paths.append(Path(entry.path))  # whatever it is: what cannot be read is refused, not left out
+            # whatever it is: what cannot be read is refused, not left out
+            paths.append(Path(entry.path))
         elif entry.is_dir(follow_symlinks=False) and depth:
             paths += files_below(entry.path, pattern, depth - 1)
     return paths
 
 # %% ../../nbs/importers/convert.ipynb #3d844c42
-def dated_days(paths: Iterable[Path], pattern: str, participant: str, expected: str) -> Iterator[SourceDay | Fault]:
+def dated_days(
+    paths: Iterable[Path], pattern: str, participant: str, expected: str
+) -> Iterator[SourceDay | Fault]:
     "Yield a day of a participant for each date in the names of files: groups of the pattern are year, month, day."
     days: dict[str, list[Path]] = {}
     for path in paths:
@@ -157,7 +161,9 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
         if not 1 <= len(features) <= MAX_BINS:
             raise KitError(f"has {len(features)} bins, expected 1 to {MAX_BINS}")
         if not (0 <= one.block <= MAX_NUMBER and 0 <= one.number <= MAX_NUMBER):
-            raise KitError(f"block {one.block}, trial {one.number}: expected numbers from 0 to {MAX_NUMBER}")
+            raise KitError(
+                f"block {one.block}, trial {one.number}: expected numbers from 0 to {MAX_NUMBER}"
+            )
         if (duplicate := earlier.setdefault((one.block, one.number), location)) != location:
             raise KitError(f"block {one.block}, trial {one.number} is also {duplicate}")
         digest = hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest()
@@ -170,8 +176,10 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
             check_text(one.sentence)
             labels = checked_labels(importer, one.sentence)
             if len(features) < len(labels):
-                raise KitError(f"{len(features)} bins are fewer than the {len(labels)} labels of its sentence; are its "
-                               "times in another unit?")
+                raise KitError(
+                    f"{len(features)} bins are fewer than the {len(labels)} labels of its "
+                    "sentence; are its times in another unit?"
+                )
 
 # %% ../../nbs/importers/convert.ipynb #548e2115
 def with_known_sentence(one: SourceTrial) -> SourceTrial:
@@ -180,8 +188,10 @@ def with_known_sentence(one: SourceTrial) -> SourceTrial:
     if not one.sentence or read_sentence(one.sentence) is not None:
         return one
     if one.split in ("train", "val"):
-        message = (f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; a trial "
-                   f"of {one.split} needs one; without, its split is test")
+        message = (
+            f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; a "
+            f"trial of {one.split} needs one; without, its split is test"
+        )
         raise Fault(one.path, one.place, "", message)
     return replace(one, sentence=None)
 
@@ -192,15 +202,19 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
     scales = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {trial.scale for trial in trials if trial.scale is not None}:
         members = [trial for trial in trials if trial.scale == group]
-        count, total, square = 0, 0.0, 0.0
+        count = 0
+        total = 0.0
+        square = 0.0
         for trial in members:
             features = trial.read()
-            count, total = count + len(features), total + features.sum(0, np.float64)
+            count = count + len(features)
+            total = total + features.sum(0, np.float64)
         mean = total / max(1, count)
         for trial in members:
             square = square + ((trial.read() - mean) ** 2).sum(0)
         spread = np.sqrt(square / max(1, count))
-        tiny = (spread < 1e-3) & (spread > 1e-6 * np.abs(mean))  # such as square volts; what is less is rounding
+        # such as square volts; what is less is rounding
+        tiny = (spread < 1e-3) & (spread > 1e-6 * np.abs(mean))
         scales[group] = mean, np.where(tiny, spread, spread + 1e-8)
     return scales
 
@@ -208,7 +222,8 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
 def splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
     "Return the split of each trial of a day: its own, or by the importer's share of validation."
     pool = [index for index, one in enumerate(trials) if not one.split and one.sentence is not None]
-    val = set(pool[len(pool) - int(getattr(importer, "validation", 0.0) * len(pool)):])  # the day's last ones
+    # the day's last ones
+    val = set(pool[len(pool) - int(getattr(importer, "validation", 0.0) * len(pool)):])
     return [one.split or ("test" if one.sentence is None else "val" if index in val else "train")
             for index, one in enumerate(trials)]
 
@@ -223,30 +238,54 @@ def overlap(one: SourceTrial, other: SourceTrial) -> float:  # seconds
 
 def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str]) -> Fault | None:
     "Return the fault of a trial that is not to be trained on, if one that is shares bins with it."
-    shared = {other.place: overlap(one, other) for other, split in zip(trials, splits) if split == "train"}
+    shared = {
+        other.place: overlap(one, other) for other, split in zip(trials, splits) if split == "train"
+    }
     place = max(shared, key=lambda name: shared[name], default="")
     if not place or not shared[place]:
         return None
-    return Fault(one.path, one.place, "", f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the "
-                 "same bins would be trained on and scored; give trials that do not overlap")
+    return Fault(
+        one.path,
+        one.place,
+        "",
+        f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the "
+        "same bins would be trained on and scored; give trials that do not overlap",
+    )
 
 
 def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     "Return what is odd about the times of a day's trials: some overlap, or one begins before the one before."
-    timed = [(str(one.span[0]), one.span[1], one) for one in trials if one.span]  # recording and beginning
+    # recording and beginning
+    timed = [(str(one.span[0]), one.span[1], one) for one in trials if one.span]
     by_time = [one for *_, one in sorted(timed, key=lambda row: row[:2])]
     pairs = [(one, other) for one, other in pairwise(by_time) if overlap(one, other)]
     notes = []
     if pairs:
         one, other = pairs[0]
-        notes.append(Note(other.path, other.place, "", f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
-                          f"{len(pairs)} of {len(timed)} trials begin before another has ended"))
+        notes.append(
+            Note(
+                other.path,
+                other.place,
+                "",
+                f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
+                f"{len(pairs)} of {len(timed)} trials begin before another has ended",
+            )
+        )
     pooled = [row for row in timed if not row[2].split]  # of these the last ones become validation
-    backward = [(row, later) for row, later in pairwise(pooled) if row[0] == later[0] and row[1] > later[1]]
+    backward = [
+        (row, later) for row, later in pairwise(pooled) if row[0] == later[0] and row[1] > later[1]
+    ]
     if backward:
         (_, first, one), (_, second, other) = backward[0]
-        notes.append(Note(other.path, other.place, "", f"begins at {second:.6g} s, before {one.place} at {first:.6g} "
-                          "s, so the last trials are not the latest; are the times right?"))
+        notes.append(
+            Note(
+                other.path,
+                other.place,
+                "",
+                f"begins at {second:.6g} s, before {one.place} at {first:.6g} "
+                "s, so the last trials are not the latest; are the times right?",
+            )
+        )
     return notes
 
 
@@ -269,8 +308,16 @@ def rate_notes(
     rate = float(np.median(means[counts][alive])) / BIN_SECONDS
     if 0.1 <= rate <= 200:
         return []
-    return [Note(one.path, "", "", f"the median channel has {rate:.3g} threshold crossings a second within the trials, "
-                 "and neurons fire 0.1 to 200 times; is the length of a bin right, and are the times of the trials?")]
+    return [
+        Note(
+            one.path,
+            "",
+            "",
+            f"the median channel has {rate:.3g} threshold crossings a second within the trials, "
+            "and neurons fire 0.1 to 200 times; is the length of a bin right, and are the times "
+            "of the trials?",
+        )
+    ]
 
 # %% ../../nbs/importers/convert.ipynb #fa58ef56
 @dataclass
@@ -294,22 +341,36 @@ class Converted:
         trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
         suffix = f"; {self.kept} days were complete before" if self.kept else ""
         lines = [*notes, f"{self.folder}: {self.files} files with {trials} trials{suffix}"]
-        lines += [f"{count} trials are quarantined: {reason}" for reason, count in sorted(self.quarantined.items())]
+        lines += [
+            f"{count} trials are quarantined: {reason}"
+            for reason, count in sorted(self.quarantined.items())
+        ]
         if self.missing:
-            lines.append(f"{len(self.missing)} trials have no sentence, but what stands for a missing "
-                         f"value, and are of the test split: {', '.join(self.missing[:5])}")
+            lines.append(
+                f"{len(self.missing)} trials have no sentence, but what stands for a missing "
+                f"value, and are of the test split: {', '.join(self.missing[:5])}"
+            )
         if self.foreign:
-            lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
-                         "write them with a to z")
+            lines.append(
+                f"{self.foreign} sentences have letters beyond a to z, which are left out of "
+                "their phonemes; write them with a to z"
+            )
         if self.guessed:
             words = ", ".join(word for word, _ in self.guessed.most_common(10))
-            lines.append(f"{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: {words}")
+            lines.append(
+                f"{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: "
+                f"{words}"
+            )
         return "\n".join(lines)
 
 # %% ../../nbs/importers/convert.ipynb #38fbc98b
-def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted) -> None:
+def write_day(
+    importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted
+) -> None:
     "Convert one day; nothing is written if it has a fault that may not be skipped."
-    trials, faults, earlier = list[SourceTrial](), list[Fault](), dict[Any, str]()
+    trials = list[SourceTrial]()
+    faults = list[Fault]()
+    earlier = dict[Any, str]()
     for item in importer.trials(day):
         if len(trials) + len(faults) == MAX_TRIALS:
             raise Fault(day.sources[0], "", "", f"{day.session} has more than {MAX_TRIALS} trials")
@@ -330,7 +391,10 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
     if not trials and not faults:
         raise Fault(day.sources[0], "", "", "has no trials")
     splits = splits_of(importer, trials)
-    leaks = [leaked(one, trials, splits) if split != "train" else None for one, split in zip(trials, splits)]
+    leaks = [
+        leaked(one, trials, splits) if split != "train" else None
+        for one, split in zip(trials, splits)
+    ]
     faults += [leak for leak in leaks if leak]
     done.faults += faults
     done.notes += order_notes(trials)
@@ -338,18 +402,31 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
     trials = [one for one, leak in zip(trials, leaks) if not leak]
     if not trials or (faults and not importer.skip_faulty):
         return
-    scales, folder, reasons = day_scales(trials), done.folder / day.session, Counter[str]()
+    scales = day_scales(trials)
+    folder = done.folder / day.session
+    reasons = Counter[str]()
     done.notes += rate_notes(trials, scales)
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
-        writers = {split: stack.enter_context(SessionWriter(folder, split, overwrite=True)) for split in names}
+        writers = {
+            split: stack.enter_context(SessionWriter(folder, split, overwrite=True))
+            for split in names
+        }
         for raw, split in zip(trials, splits):
             features = raw.read()
             if raw.scale is not None:
                 mean, spread = scales[raw.scale]
                 features = (features - mean) / spread
-            trial = Trial(features.astype(np.float32), None, day.session, raw.block, raw.number, sentence=raw.sentence,
-                          signal=raw.signal, quarantine=raw.quarantine)
+            trial = Trial(
+                features.astype(np.float32),
+                None,
+                day.session,
+                raw.block,
+                raw.number,
+                sentence=raw.sentence,
+                signal=raw.signal,
+                quarantine=raw.quarantine,
+            )
             if raw.sentence is not None:
                 trial = replace(trial, labels=checked_labels(importer, raw.sentence))
                 if raw.signal.label_names == PHONEMES:
@@ -362,7 +439,9 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
             reasons[trial.quarantine] += bool(trial.quarantine)
         content = f"{key} without {len(faults)} faulty trials" if faults else key
         for writer in writers.values():
-            writer.file.attrs.update(format=type(importer).__name__, content=content, splits=" ".join(names))
+            writer.file.attrs.update(
+                format=type(importer).__name__, content=content, splits=" ".join(names)
+            )
     for split in set(SPLITS) - set(names):  # written before, from other content
         (folder / f"data_{split}.hdf5").unlink(missing_ok=True)
     done.trials += Counter(splits)
@@ -377,14 +456,18 @@ def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Pat
     except OSError as error:
         raise Fault(error.filename, "", "", f"cannot be read ({error.strerror})") from error
     name = type(importer).__name__
-    return content_hash([name, importer.version, importer.options, day.session, sources, held_out.key])
+    return content_hash(
+        [name, importer.version, importer.options, day.session, sources, held_out.key]
+    )
 
 # %% ../../nbs/importers/convert.ipynb #0be73b9a
 def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "splits"
     "Return how a converted file was made; raise `KitError` if it was not made by a conversion, or is damaged."
     with open_file(path) as file:
         try:
-            return {name: read_attribute(file, name, str) for name in ("format", "content", "splits")}
+            return {
+                name: read_attribute(file, name, str) for name in ("format", "content", "splits")
+            }
         except Fault as fault:
             message = "was not written by this conversion; give another folder with --out"
             raise Fault(path, "", "", message) from fault
@@ -393,23 +476,34 @@ def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "split
 def is_complete(folder: Path, key: str, skip_faulty: bool) -> bool:
     "Return whether a session's files were converted from the same content before."
     marks = {path.stem[5:]: stored_mark(path) for path in folder.glob("data_*.hdf5")}
-    return bool(marks) and all(set(mark["splits"].split()) == set(marks) and mark["content"].startswith(key) and (
-        skip_faulty or mark["content"] == key) for mark in marks.values())
+    return bool(marks) and all(
+        set(mark["splits"].split()) == set(marks)
+        and mark["content"].startswith(key)
+        and (skip_faulty or mark["content"] == key)
+        for mark in marks.values()
+    )
 
 # %% ../../nbs/importers/convert.ipynb #a164ef9c
 def convert(
     importer: Importer,  # what is converted, and how
 ) -> Converted:
     "Write recordings in the kit's layout; raise `KitError` if there are none, or if others are in the way."
-    report, days = Converted(Path(importer.out) / "hdf5_data_final"), list[SourceDay]()
+    report = Converted(Path(importer.out) / "hdf5_data_final")
+    days = list[SourceDay]()
     for item in importer.days():
         report.faults.append(item) if isinstance(item, Fault) else days.append(item)
     if not days and not report.faults:
-        problem = "is a file; give its folder" if Path(importer.folder).is_file() else "holds nothing to convert"
+        problem = (
+            "is a file; give its folder"
+            if Path(importer.folder).is_file()
+            else "holds nothing to convert"
+        )
         raise KitError(f"{importer.folder}: {problem}; expected {importer.__doc__}")
     for path in sorted(report.folder.glob("*/data_*.hdf5")):
         if (origin := stored_mark(path)["format"]) != type(importer).__name__:
-            raise Fault(path, "", "", f"comes from another format, {origin}; give another folder with --out")
+            raise Fault(
+                path, "", "", f"comes from another format, {origin}; give another folder with --out"
+            )
     held_out = HeldOut(importer.held_out)
     with new_folders(importer.out), locked(importer.out):
         try:

@@ -43,10 +43,15 @@ DRYAD = "https://datadryad.org"
 T15_DOI = "10.5061/dryad.dncjsxm85"  # Card et al. (2024), data of participant T15
 PASSING_FAULTS = (URLError, ConnectionError, TimeoutError, http.client.HTTPException)
 _HINTS = {  # by the status of an answer
-    **dict.fromkeys((401, 403), ". Dryad gives files to programs only with an API token: create one at "
-                    "https://datadryad.org/account and pass it; or use the source kaggle; or download the file with a "
-                    "browser, put it into the output folder and run this again"),
-    **dict.fromkeys((404, 410), ": has the data set moved?"), 416: "; remove its .part file and run this again"}
+    **dict.fromkeys(
+        (401, 403),
+        ". Dryad gives files to programs only with an API token: create one at "
+        "https://datadryad.org/account and pass it; or use the source kaggle; or download the "
+        "file with a browser, put it into the output folder and run this again",
+    ),
+    **dict.fromkeys((404, 410), ": has the data set moved?"),
+    416: "; remove its .part file and run this again",
+}
 
 
 def open_url(base_url: str, link: str, token: str | None = None, start: int = 0) -> Any:
@@ -114,11 +119,20 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
 
 def remote_file(entry: dict[str, Any]) -> RemoteFile:
     "Return a file, as an entry of Dryad's list has it; raise `KitError` if it names a folder, or no size."
-    name, size, digest = str(entry["path"]), int(entry["size"]), entry.get("digest")
-    if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable() or not 0 <= size < 2**50:
+    name = str(entry["path"])
+    size = int(entry["size"])
+    digest = entry.get("digest")
+    if (
+        PurePosixPath(name).name != name
+        or name in ("", ".", "..")
+        or not name.isprintable()
+        or not 0 <= size < 2**50
+    ):
         raise KitError(f"refused a file named {name[:200]!r} of {size} bytes")
     link = str(entry["_links"]["stash:download"]["href"])
-    return RemoteFile(name, size, link, str(entry.get("digestType") or "") or None, digest and str(digest))
+    return RemoteFile(
+        name, size, link, str(entry.get("digestType") or "") or None, digest and str(digest)
+    )
 
 # %% ../../nbs/importers/download.ipynb #3d53ec9c
 def size_on_disk(path: Path) -> int:
@@ -129,16 +143,24 @@ def size_on_disk(path: Path) -> int:
 def verify_file(path: Path, file: RemoteFile) -> None:
     "Raise `KitError` if a complete file does not have the announced size and checksum."
     if size_on_disk(path) != file.size:
-        raise KitError(f"{path}: has {size_on_disk(path)} bytes, but {file.size} were announced; remove it and run "
-                       "this again")
-    kinds = {kind.replace("_", ""): kind for kind in hashlib.algorithms_guaranteed if not kind.startswith("shake")}
+        raise KitError(
+            f"{path}: has {size_on_disk(path)} bytes, but {file.size} were announced; remove it "
+            "and run this again"
+        )
+    kinds = {
+        kind.replace("_", ""): kind
+        for kind in hashlib.algorithms_guaranteed
+        if not kind.startswith("shake")
+    }
     kind = kinds.get(re.sub("[-_]", "", file.digest_type or "").lower())
     if file.digest and kind:
         with open(regular_file(path), "rb") as content:
             digest = hashlib.file_digest(content, kind).hexdigest()
         if digest != file.digest.lower():
-            raise KitError(f"{path}: its {kind} checksum is {digest}, but {file.digest} was announced; remove it and "
-                           "run this again")
+            raise KitError(
+                f"{path}: its {kind} checksum is {digest}, but {file.digest} was announced; "
+                "remove it and run this again"
+            )
 
 # %% ../../nbs/importers/download.ipynb #3ce79a6a
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers after which it is worth asking again
@@ -158,10 +180,13 @@ def download(
     if target.exists():
         verify_file(target, file)
         return target
-    part, failures = clear_way(target.with_name(f"{file.name}.part")), 0
+    part = clear_way(target.with_name(f"{file.name}.part"))
+    failures = 0
     if size_on_disk(part) > file.size or not file.size:  # of another file, or of an empty one
         part.write_bytes(b"")
-    with tqdm(total=file.size, unit="B", unit_scale=True, desc=file.name, disable=not progress) as bar:
+    with tqdm(
+        total=file.size, unit="B", unit_scale=True, desc=file.name, disable=not progress
+    ) as bar:
         while (offset := size_on_disk(part)) < file.size:
             try:
                 with open_url(base_url, file.link, token, offset) as reply:
@@ -172,16 +197,24 @@ def download(
                             bar.update(output.tell() - bar.n)
                 problem = "the connection closed"
             except PASSING_FAULTS as error:
-                problem = explain(error) if isinstance(error, HTTPError) else str(getattr(error, "reason", error))
+                problem = (
+                    explain(error)
+                    if isinstance(error, HTTPError)
+                    else str(getattr(error, "reason", error))
+                )
                 if isinstance(error, HTTPError) and error.code not in _BUSY:
                     raise KitError(f"{file.name}: {problem}") from None
             except OSError as error:
-                raise KitError(f"{part}: cannot be written ({error.strerror}); free some space and run this again"
-                               ) from None
+                raise KitError(
+                    f"{part}: cannot be written ({error.strerror}); free some space and run this "
+                    "again"
+                ) from None
             failures = 0 if size_on_disk(part) > offset else failures + 1
             if failures == ATTEMPTS:
-                raise KitError(f"{file.name}: stopped after {size_on_disk(part)} of {file.size} bytes ({problem}); run "
-                               "this again to continue")
+                raise KitError(
+                    f"{file.name}: stopped after {size_on_disk(part)} of {file.size} bytes "
+                    f"({problem}); run this again to continue"
+                )
             if size_on_disk(part) < file.size:
                 time.sleep(pause * 2**failures)
     try:
@@ -192,13 +225,24 @@ def download(
     return part.replace(target)
 
 # %% ../../nbs/importers/download.ipynb #cff21ce0
-DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
+DAMAGED_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def check_download_space(folder: str | Path, needed: int, purpose: str) -> None:
     "Raise `KitError` if the folder's disk has less than the needed bytes plus 1 %; says for which purpose."
     if free_bytes(folder) < 1.01 * needed:
-        raise KitError(f"{folder}: {gib(needed)} are needed to {purpose}, but only {gib(free_bytes(folder))} are free")
+        raise KitError(
+            f"{folder}: {gib(needed)} are needed to {purpose}, but only {gib(free_bytes(folder))} "
+            "are free"
+        )
 
 # %% ../../nbs/importers/download.ipynb #09c5bb2b
 FILE_LIST = ".complete"  # in an unpacked folder: the size of each of its files
@@ -206,13 +250,20 @@ FILE_LIST = ".complete"  # in an unpacked folder: the size of each of its files
 
 def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
     "Unpack the archive's folder of this name, completely or not at all; raise `KitError` if it cannot."
-    folder, files = Path(folder), dict[PurePosixPath, zipfile.ZipInfo]()
+    folder = Path(folder)
+    files = dict[PurePosixPath, zipfile.ZipInfo]()
     try:
         with zipfile.ZipFile(regular_file(archive)) as zip_file, atomic_folder(folder) as staging:
             for member in zip_file.infolist():
                 path = PurePosixPath(member.filename.replace("\\", "/"))
                 link = (member.external_attr >> 16) & 0o170000 == 0o120000
-                if link or not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+                if (
+                    link
+                    or not path.parts
+                    or path.is_absolute()
+                    or ".." in path.parts
+                    or ":" in path.parts[0]
+                ):
                     raise KitError(f"{archive}: refused, it would write to {member.filename!r}")
                 if not member.is_dir() and "__MACOSX" not in path.parts:
                     if path in files:
@@ -222,17 +273,28 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
                        for path, member in files.items() if folder.name in path.parts[:-1]} or files
             if not members:
                 raise zipfile.BadZipFile("it holds no files")
-            check_download_space(folder.parent, sum(member.file_size for member in members.values()),
-                                 f"unpack {Path(archive).name}")
-            bar = tqdm(members.items(), desc=f"unpacking {folder.name}", unit="file", disable=not progress)
+            check_download_space(
+                folder.parent,
+                sum(member.file_size for member in members.values()),
+                f"unpack {Path(archive).name}",
+            )
+            bar = tqdm(
+                members.items(), desc=f"unpacking {folder.name}", unit="file", disable=not progress
+            )
             for path, member in bar:
                 (staging / path).parent.mkdir(parents=True, exist_ok=True)
                 with zip_file.open(member) as source, open(staging / path, "wb") as output:
                     shutil.copyfileobj(source, output, 1 << 20)
-            sizes = {str(path): member.file_size for path, member in members.items() if str(path) != FILE_LIST}
+            sizes = {
+                str(path): member.file_size
+                for path, member in members.items()
+                if str(path) != FILE_LIST
+            }
             save_json(staging / FILE_LIST, {"files": sizes})
     except DAMAGED_ZIP as error:
-        raise KitError(f"{archive}: is damaged or not a zip archive ({error}); remove it and run this again") from None
+        raise KitError(
+            f"{archive}: is damaged or not a zip archive ({error}); remove it and run this again"
+        ) from None
     except OSError as error:
         raise KitError(f"{archive}: cannot be unpacked ({error.strerror or error})") from None
     return folder
@@ -246,16 +308,22 @@ def is_unpacked(folder: str | Path) -> bool:
     if not any(path.is_file() for path in folder.rglob("*")):
         return False
     if not (folder / FILE_LIST).is_file():
-        raise KitError(f"{folder}: has no list of its files ({FILE_LIST}), so nobody knows whether it is complete; "
-                       "move it away, and it is fetched, or use it as it is")
+        raise KitError(
+            f"{folder}: has no list of its files ({FILE_LIST}), so nobody knows whether it is "
+            "complete; move it away, and it is fetched, or use it as it is"
+        )
     try:
         sizes = dict(load_json(folder / FILE_LIST)["files"])
         wrong = [name for name, size in sizes.items() if size_on_disk(folder / name) != size]
     except (LookupError, TypeError, ValueError, OSError) as error:
-        raise KitError(f"{folder / FILE_LIST}: is damaged ({error!r}); move {folder} away, and it is fetched") from None
+        raise KitError(
+            f"{folder / FILE_LIST}: is damaged ({error!r}); move {folder} away, and it is fetched"
+        ) from None
     if wrong:
-        raise KitError(f"{folder}: {len(wrong)} of {len(sizes)} files are missing or have another size, such as "
-                       f"{wrong[0]}; move it away, and it is fetched again")
+        raise KitError(
+            f"{folder}: {len(wrong)} of {len(sizes)} files are missing or have another size, such "
+            f"as {wrong[0]}; move it away, and it is fetched again"
+        )
     return True
 
 # %% ../../nbs/importers/download.ipynb #25581415
@@ -268,7 +336,9 @@ def _client(name: str, hint: str) -> Iterator[Any]:
     except KitError:
         raise
     except ModuleNotFoundError as error:
-        raise KitError(f"{package} is not installed: run `pip install {package.replace('_', '-')}` ({error})") from None
+        raise KitError(
+            f"{package} is not installed: run `pip install {package.replace('_', '-')}` ({error})"
+        ) from None
     except Exception as error:  # clients raise errors of many libraries
         message = " ".join(str(error).split())[:300] or type(error).__name__
         raise KitError(f"{package}: {message}; {hint}") from error
@@ -311,8 +381,10 @@ class RecordingSet:
 
 
 CC0 = "CC0 by host policy"
-PEOPLE = ("These are recordings of people in a clinical trial, shared with their consent for research. Do not try to "
-          "identify anybody, and keep names in sentences to yourself.")
+PEOPLE = (
+    "These are recordings of people in a clinical trial, shared with their consent for research. "
+    "Do not try to identify anybody, and keep names in sentences to yourself."
+)
 T15_SET = RecordingSet(
     "t15", "attempted speech, copy task (Card et al. 2024; Brain-to-Text '25)", "T15",
     "45 days, 10,948 sentences; 11.05 GB", "sentences and phonemes; the test's are secret", CC0,
@@ -320,22 +392,35 @@ T15_SET = RecordingSet(
 TERMS_FILE = "terms.json"
 
 # %% ../../nbs/importers/download.ipynb #4de264d7
-def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = DRYAD) -> dict[str, Any]:
+def terms_of(
+    published: RecordingSet, files: list[RemoteFile], base_url: str = DRYAD
+) -> dict[str, Any]:
     "Return the terms of a set whose files will be downloaded, as the archive and the kit state them."
-    page, answer = f"https://dandiarchive.org/dandiset/{published.dandi}", None
+    page = f"https://dandiarchive.org/dandiset/{published.dandi}"
+    answer = None
     if published.doi:
         page = f"https://doi.org/{published.doi}"
         record = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}")
         answer = record.get("license") if isinstance(record, dict) else None
-    licence = answer[:200] if isinstance(answer, str) and answer else f"not stated by the archive; {published.licence}"
+    licence = (
+        answer[:200]
+        if isinstance(answer, str) and answer
+        else f"not stated by the archive; {published.licence}"
+    )
     return {"set": published.name, "about": published.about, "page": page, "licence": licence,
             "terms": list(published.terms), "files": [asdict(file) for file in files]}
 
 
 def terms_text(terms: dict[str, Any]) -> str:
     "Return the terms, a line each."
-    return "\n".join([f"{terms['set']}: {terms['about']}, {terms['page']}", f"licence: {terms['licence']}",
-                      *terms["terms"], *(f"  {RemoteFile(**file)}" for file in terms["files"])])
+    return "\n".join(
+        [
+            f"{terms['set']}: {terms['about']}, {terms['page']}",
+            f"licence: {terms['licence']}",
+            *terms["terms"],
+            *(f"  {RemoteFile(**file)}" for file in terms["files"]),
+        ]
+    )
 
 # %% ../../nbs/importers/download.ipynb #3c39eeb0
 UNPACKED = 1.8  # size of the recordings relative to their archive
@@ -352,22 +437,36 @@ def fetch_archives(
 ) -> list[Path]:  # folders, and archives that are not zip files
     "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
     with new_folders(out) as folder:
-        files, paths = list_files(published.doi, base_url), dict[RemoteFile, Path]()
+        files = list_files(published.doi, base_url)
+        paths = dict[RemoteFile, Path]()
         for pattern, target in patterns.items():
-            matches = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
-                       for file in files if fnmatchcase(file.name, pattern)}
+            matches = {
+                file: folder
+                / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
+                for file in files
+                if fnmatchcase(file.name, pattern)
+            }
             if not matches:
                 names = ", ".join(file.name for file in files) or "nothing"
-                raise KitError(f"{base_url}: {published.name} has no file '{pattern}', only {names}; has it changed?")
+                raise KitError(
+                    f"{base_url}: {published.name} has no file '{pattern}', only {names}; has it "
+                    "changed?"
+                )
             paths |= matches
         tell(terms_text(terms := terms_of(published, list(paths), base_url)))
         with locked(folder):  # nothing is written, not even the lock, before the terms are shown
-            missing = [file for file, path in paths.items() if not (path.is_file() or is_unpacked(path))]
+            missing = [
+                file for file, path in paths.items() if not (path.is_file() or is_unpacked(path))
+            ]
             for file in missing:
                 if paths[file].is_dir():
                     shutil.rmtree(paths[file])  # it is empty
                 remove_leftovers(paths[file])  # before the free space is looked at
-            on_disk = sum(size_on_disk(folder / name) for file in missing for name in (file.name, f"{file.name}.part"))
+            on_disk = sum(
+                size_on_disk(folder / name)
+                for file in missing
+                for name in (file.name, f"{file.name}.part")
+            )
             needed = sum(file.size for file in missing) * (1 + UNPACKED) - on_disk
             check_download_space(folder, max(0, int(needed)), "download and unpack")
             for file, path in paths.items():
@@ -426,12 +525,20 @@ class Published(NamedTuple):
     about: str
 
 
-_LABORATORY, _BESIDE = "nckcard/phoneme-lm-5gram", ("lexicon.txt", "tokens.txt")
+_LABORATORY = "nckcard/phoneme-lm-5gram"
+_BESIDE = ("lexicon.txt", "tokens.txt")
 _LICENCE = "not named in its program; see its page"
 PUBLISHED: dict[str, Published] = {
-    "t15-5gram-pruned": Published(_LABORATORY, ("5gram_pruned.bin", *_BESIDE), 5, _LICENCE,
-                                  "the reference laboratory's 5-gram of OpenWebText2, with lexicon.txt and tokens.txt"),
-    "t15-5gram": Published(_LABORATORY, ("5gram_unpruned.bin", *_BESIDE), 50, _LICENCE, "the same, unpruned"),
+    "t15-5gram-pruned": Published(
+        _LABORATORY,
+        ("5gram_pruned.bin", *_BESIDE),
+        5,
+        _LICENCE,
+        "the reference laboratory's 5-gram of OpenWebText2, with lexicon.txt and tokens.txt",
+    ),
+    "t15-5gram": Published(
+        _LABORATORY, ("5gram_unpruned.bin", *_BESIDE), 50, _LICENCE, "the same, unpruned"
+    ),
 }
 
 # %% ../../nbs/importers/download.ipynb #fb5e74c1
@@ -440,8 +547,15 @@ def fetch_language_model(name: str, out: str | Path) -> Path:
     if name not in PUBLISHED:
         raise KitError(f"'{name}' is not a published language model: {', '.join(PUBLISHED)}")
     model = PUBLISHED[name]
-    with new_folders(out) as folder, locked(folder), _client("huggingface_hub", "are you online?") as hub:
+    with (
+        new_folders(out) as folder,
+        locked(folder),
+        _client("huggingface_hub", "are you online?") as hub,
+    ):
         on_disk = size_on_disk(folder / model.files[0])
         check_download_space(folder, int(model.gigabytes * 1e9) - on_disk, f"download {name}")
-        files = [hub.hf_hub_download(model.repository, file, local_dir=str(folder)) for file in model.files]
+        files = [
+            hub.hf_hub_download(model.repository, file, local_dir=str(folder))
+            for file in model.files
+        ]
         return Path(files[0])

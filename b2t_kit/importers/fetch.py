@@ -30,11 +30,16 @@ class Fetch(Verb):
         from b2t_kit.importers.download import PUBLISHED, T15_SET
 
         sets = wing("importers", "sets")
-        return {"published language models": {
-                    name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
-                    for name, model in PUBLISHED.items()},
-                "sets of recordings": {entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
-                                       for entry in (sets.SETS.values() if sets else [T15_SET])}}
+        return {
+            "published language models": {
+                name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
+                for name, model in PUBLISHED.items()
+            },
+            "sets of recordings": {
+                entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
+                for entry in (sets.SETS.values() if sets else [T15_SET])
+            },
+        }
 
     def act(self) -> None:
         from b2t_kit.importers.download import fetch, fetch_language_model, read_token
@@ -49,4 +54,6 @@ class Fetch(Verb):
         elif sets:
             print(*sets.fetch_set(self.set, self.out, **options), sep="\n")
         else:
-            raise KitError("--set: other sets come with the folder importers/, which is not installed")
+            raise KitError(
+                "--set: other sets come with the folder importers/, which is not installed"
+            )

@@ -37,11 +37,18 @@ H2_HELD_IN = """
 def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192) float32
     "Return the counts of a trial; raise `Fault` if they cannot be."
     counts = cell_array(path, place, "", stored, HAND_CHANNELS)
-    positions = np.argwhere(~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts))))
+    positions = np.argwhere(
+        ~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts)))
+    )
     if len(positions):
         row, column = positions[0]
-        raise Fault(path, place, "", f"{counts[row, column]:g} at bin {row}, column {column}, expected a whole number "
-                    f"of threshold crossings up to {MOST_COUNTED}")
+        raise Fault(
+            path,
+            place,
+            "",
+            f"{counts[row, column]:g} at bin {row}, column {column}, expected a whole number "
+            f"of threshold crossings up to {MOST_COUNTED}",
+        )
     if not counts.any():
         raise Fault(path, place, "", "has no threshold crossing")
     return counts.astype(np.float32)
@@ -55,20 +62,32 @@ class Handwriting(Divided):
         "Return the characters of a text; raise `KitError` for unknown ones."
         letters = sentence.replace(" ", ">").replace(".", "~")
         if unknown := sorted(set(letters) - set(WRITTEN)):
-            raise KitError(f"'{sentence[:40]}' has the character {unknown[0]!r}, expected a-z > , ' ~ ?")
+            raise KitError(
+                f"'{sentence[:40]}' has the character {unknown[0]!r}, expected a-z > , ' ~ ?"
+            )
         return [WRITTEN.index(letter) + 1 for letter in letters]
 
     def day_trials(self, session: str, rows: Sequence[tuple[Path, Any, str, Any]], dataset: str,
                    free: int) -> Iterator[SourceTrial | Fault]:
         "Yield the trials of (file, counts, text, block); from `free` on they are another set's evaluation."
         reason = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
-        signal = Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated",
-                        transform="none", scale="z-score over the day, standard deviation + 1e-8",
-                        labels=" ".join(WRITTEN), dataset=dataset)
+        signal = Signal(
+            "t5",
+            HAND_CHANNELS,
+            "threshold crossings",
+            "hand knob 1, hand knob 2",
+            "not stated",
+            transform="none",
+            scale="z-score over the day, standard deviation + 1e-8",
+            labels=" ".join(WRITTEN),
+            dataset=dataset,
+        )
         for index, (path, counts, text, block) in enumerate(rows):
             group = f"trial_{index:04d}"
             if not re.fullmatch(r"[0-9]{1,6}(\.0)?", str(block)):
-                yield Fault(path, group, "block", f"is '{str(block)[:20]}', expected a whole number")
+                yield Fault(
+                    path, group, "block", f"is '{str(block)[:20]}', expected a whole number"
+                )
                 continue
             read = partial(crossings_of, path, group, counts)
             yield SourceTrial(
@@ -77,10 +96,13 @@ class Handwriting(Divided):
                 split="" if index < free else "train", quarantine="" if index < free else reason)
 
 # %% ../../nbs/importers/handwriting.ipynb #1c571880
-H2_LAYOUT = {"acquisition/binned_spikes/data": ("numbers", "bins", HAND_CHANNELS),
-             "acquisition/binned_spikes/timestamps": ("numbers", "bins"),
-             "intervals/trials/start_time": ("numbers", "trials"), "intervals/trials/cue": ("text", "trials"),
-             "intervals/trials/block_num": ("numbers", "trials")}
+H2_LAYOUT = {
+    "acquisition/binned_spikes/data": ("numbers", "bins", HAND_CHANNELS),
+    "acquisition/binned_spikes/timestamps": ("numbers", "bins"),
+    "intervals/trials/start_time": ("numbers", "trials"),
+    "intervals/trials/cue": ("text", "trials"),
+    "intervals/trials/block_num": ("numbers", "trials"),
+}
 
 # %% ../../nbs/importers/handwriting.ipynb #f6a9b219
 @dataclass(frozen=True)
@@ -89,20 +111,38 @@ class H2(Handwriting):
 
     def days(self) -> Iterator[SourceDay | Fault]:
         pattern = r"sub-T5-held-(?:in|out)-calib_ses-([0-9]{4})([0-9]{2})([0-9]{2})\.nwb"
-        return dated_days(files_below(self.folder, pattern), pattern, "t5", "sub-T5-held-in-calib_ses-YYYYMMDD.nwb")
+        return dated_days(
+            files_below(self.folder, pattern),
+            pattern,
+            "t5",
+            "sub-T5-held-in-calib_ses-YYYYMMDD.nwb",
+        )
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for path in day.sources:
             counts, times, starts, cues, blocks = read_variables(path, H2_LAYOUT).values()
-            first = np.concatenate([[0], np.flatnonzero(~(np.diff(times) <= 1.05 * BIN_SECONDS)) + 1])
-            if len(first) != len(starts) or not np.allclose(times[first], starts, atol=BIN_SECONDS / 2):
-                raise Fault(path, "", "intervals/trials", f"has {len(starts)} trials, but the times of the bins show "
-                            f"{len(first)}, or others")
+            first = np.concatenate(
+                [[0], np.flatnonzero(~(np.diff(times) <= 1.05 * BIN_SECONDS)) + 1]
+            )
+            if len(first) != len(starts) or not np.allclose(
+                times[first], starts, atol=BIN_SECONDS / 2
+            ):
+                raise Fault(
+                    path,
+                    "",
+                    "intervals/trials",
+                    f"has {len(starts)} trials, but the times of the bins show "
+                    f"{len(first)}, or others",
+                )
             rows = [(path, *row) for row in zip(np.split(counts, first[1:]), cues, blocks)]
             yield from self.day_trials(day.session, rows, "falcon h2", len(rows))
 
 # %% ../../nbs/importers/handwriting.ipynb #3ff0ef05
-CORP_LAYOUT = {"tx_feats": ("cells", "trials"), "sentences": ("text", "trials"), "blocks": ("text", "trials")}
+CORP_LAYOUT = {
+    "tx_feats": ("cells", "trials"),
+    "sentences": ("text", "trials"),
+    "blocks": ("text", "trials"),
+}
 
 
 @dataclass(frozen=True)
@@ -115,5 +155,11 @@ class Corp(Handwriting):
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         secret = day.session.partition(".")[2] in H2_HELD_IN
-        rows = [(path, *row) for path in day.sources for row in zip(*read_variables(path, CORP_LAYOUT).values())]
-        yield from self.day_trials(day.session, rows, "corp", math.floor((0.6 if secret else 1.0) * len(rows)))
+        rows = [
+            (path, *row)
+            for path in day.sources
+            for row in zip(*read_variables(path, CORP_LAYOUT).values())
+        ]
+        yield from self.day_trials(
+            day.session, rows, "corp", math.floor((0.6 if secret else 1.0) * len(rows))
+        )

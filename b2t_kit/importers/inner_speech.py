@@ -23,9 +23,14 @@ from .layout import read_variables
 # %% ../../nbs/importers/inner_speech.ipynb #3d3fbc24
 INNER_FILE = (r"(?P<participant>t12|t15|t16|t17)\.(?P<date>[0-9]{4}\.[0-9]{2}\.[0-9]{2})_"
               r"(?:(?P<behaviour>\w+)_raw|binnedTX_spikePow_20ms_(?P<task>\w+))\.mat")
-INNER_ARRAYS = {"t12": "ventral 6v, dorsal 6v", "t15": "ventral 6v, area 4, 55b, dorsal 6v",
-                "t16": "PEF, ventral 6v, 6d first, 6d second", "t17": "first array, dorsal 6v, 55b first, 55b second"}
-INNER_BIN_MS = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}  # of isolated behaviours, in the authors' script
+INNER_ARRAYS = {
+    "t12": "ventral 6v, dorsal 6v",
+    "t15": "ventral 6v, area 4, 55b, dorsal 6v",
+    "t16": "PEF, ventral 6v, 6d first, 6d second",
+    "t17": "first array, dorsal 6v, 55b first, 55b second",
+}
+# of isolated behaviours, in the authors' script
+INNER_BIN_MS = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}
 
 # %% ../../nbs/importers/inner_speech.ipynb #508c3c5d
 def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
@@ -59,37 +64,74 @@ class InnerSpeech(Divided):
         yield from sorted(days, key=lambda day: day.session)
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
-        (path,), (participant, *_, kind) = day.sources, day.session.split(".")
+        path, = day.sources
+        participant, *_, kind = day.session.split(".")
         channels = 64 * len(INNER_ARRAYS[participant].split(", "))
         data = read_variables(path, inner_layout(channels), ("binSize",))
         wordless = "binnedTX_spikePow" in path.name
         if "binSize" not in data and kind.startswith("interleaved"):
             raise Fault(path, "", "binSize", "is missing; the bin width must not be guessed")
-        width = float(data["binSize"][0, 0]) if "binSize" in data else 20 if wordless else INNER_BIN_MS[participant]
+        width = (
+            float(data["binSize"][0, 0])
+            if "binSize" in data
+            else 20
+            if wordless
+            else INNER_BIN_MS[participant]
+        )
         if width not in (10, 20):
             raise Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")
-        signal = Signal(participant, 2 * channels, ", ".join(FEATURE_KINDS), INNER_ARRAYS[participant], "not stated",
-                        transform="sum of counts and mean of power over 20 ms",
-                        scale="z-score over the file, standard deviation + 1e-8", dataset="inner speech")
+        signal = Signal(
+            participant,
+            2 * channels,
+            ", ".join(FEATURE_KINDS),
+            INNER_ARRAYS[participant],
+            "not stated",
+            transform="sum of counts and mean of power over 20 ms",
+            scale="z-score over the file, standard deviation + 1e-8",
+            dataset="inner speech",
+        )
         starts = data["delayTrialEpochs" if participant == "t12" and kind == "listening" else "goTrialEpochs"][:, 0]
-        for index, (cue, start, end) in enumerate(zip(data["trialCues"][:, 0], starts, data["goTrialEpochs"][:, 1])):
+        for index, (cue, start, end) in enumerate(
+            zip(data["trialCues"][:, 0], starts, data["goTrialEpochs"][:, 1])
+        ):
             group = f"trial_{index:04d}"
             if not (1 <= cue <= len(data["cueList"]) and cue == int(cue)):
-                yield Fault(path, group, "trialCues", f"is {cue:g}, but there are {len(data['cueList'])} cues")
+                yield Fault(
+                    path,
+                    group,
+                    "trialCues",
+                    f"is {cue:g}, but there are {len(data['cueList'])} cues",
+                )
                 continue
-            if not (1 <= start < end <= len(data["binnedTX"]) and start == int(start) and end == int(end)):
+            if not (
+                1 <= start < end <= len(data["binnedTX"])
+                and start == int(start)
+                and end == int(end)
+            ):
                 bins = len(data["binnedTX"])
-                yield Fault(path, group, "goTrialEpochs", f"is {start:g} to {end:g}, but there are {bins} bins")
+                yield Fault(
+                    path,
+                    group,
+                    "goTrialEpochs",
+                    f"is {start:g} to {end:g}, but there are {bins} bins",
+                )
                 continue
             block = float(data["blockNum"][int(start) - 1, 0])
             if not (0 <= block <= MAX_NUMBER and block == int(block)):
-                yield Fault(path, group, "blockNum", f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}")
+                yield Fault(
+                    path,
+                    group,
+                    "blockNum",
+                    f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}",
+                )
                 continue
             word = None if wordless else word_of(data["cueList"][int(cue) - 1])
             if word != "":
                 read = partial(inner_bins, data, int(start) - 1, int(end), int(20 // width))
                 span = path, (start - 1) * width / 1000, end * width / 1000
-                yield SourceTrial(path, group, read, signal, int(block), index, sentence=word, span=span)
+                yield SourceTrial(
+                    path, group, read, signal, int(block), index, sentence=word, span=span
+                )
 
 # %% ../../nbs/importers/inner_speech.ipynb #c1117b48
 def inner_bins(data: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32
@@ -103,6 +145,13 @@ def unknown_layout(path: Path) -> Fault:
     try:
         read_variables(path, inner_layout(128))
     except Fault as fault:
-        return Fault(path, "", "", f"has a layout that is not known here, not that of <session>_<behaviour>_raw.mat: "
-                     f"{fault.field} {fault.message}; please report this line")
-    return Fault(path, "", "", "has a name that is not known here; expected <session>_<behaviour>_raw.mat")
+        return Fault(
+            path,
+            "",
+            "",
+            f"has a layout that is not known here, not that of <session>_<behaviour>_raw.mat: "
+            f"{fault.field} {fault.message}; please report this line",
+        )
+    return Fault(
+        path, "", "", "has a name that is not known here; expected <session>_<behaviour>_raw.mat"
+    )

@@ -30,31 +30,41 @@ def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # num
     "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
     sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
-    decoded, said = dict[int, str](), dict[int, str | None]()
+    decoded = dict[int, str]()
+    said = dict[int, str | None]()
     for line_number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             break  # it was being written
         try:
             event = parse_json(line)
-            kind, number = event["event"], event.get("number")
+            kind = event["event"]
+            number = event.get("number")
             if not isinstance(event["seconds"], int | float):
                 raise ValueError("its seconds are no number")
             if kind == "final":
                 start, end = event.get("bins") or (0, 0)
                 decoded[number] = " ".join(word for word, *_ in event["words"])
-                valid = all(type(one) is int and 0 <= one < MOST_KEPT for one in (number, start, end))
+                valid = all(
+                    type(one) is int and 0 <= one < MOST_KEPT for one in (number, start, end)
+                )
                 if number in sentences or not valid:
                     raise ValueError("its number or its bins")
                 said[number] = str.strip(event["said"]) or None
                 sentences[number] = start, end, said[number]
             if kind == "mark":
-                texts = {"wrong": None, "right": event["text"] or decoded.get(number), "corrected": event["text"],
-                         "none": said.get(number)}
+                texts = {
+                    "wrong": None,
+                    "right": event["text"] or decoded.get(number),
+                    "corrected": event["text"],
+                    "none": said.get(number),
+                }
                 text = texts[event["verdict"]]
                 if number in sentences and isinstance(event["text"], str):
                     sentences[number] = *sentences[number][:2], text or None  # the last word counts
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise KitError(f"{path}: line {line_number} is not an event of a kept session ({error!r})") from error
+            raise KitError(
+                f"{path}: line {line_number} is not an event of a kept session ({error!r})"
+            ) from error
     return sentences
 
 # %% ../../nbs/importers/kept.ipynb #0027c6e7
@@ -70,30 +80,57 @@ class KeptSession(Divided):
         record = load_json(folder / "session.json")
         valid = isinstance(record, dict) and isinstance(record.get("options", {}), dict)
         if not valid or not record.get("features"):
-            raise KitError(f"{folder}: session.json is not that of a session kept with --keep-features")
+            raise KitError(
+                f"{folder}: session.json is not that of a session kept with --keep-features"
+            )
         day = re.match("([0-9]{4})-([0-9]{2})-([0-9]{2})T", str(record.get("began")))
-        if not day or not is_date(*day.groups()) or not re.fullmatch(r"[A-Za-z0-9]{1,20}", self.participant):
-            raise KitError(f"{folder}: session.json has no day, or '{self.participant}' is no name such as t15")
+        if (
+            not day
+            or not is_date(*day.groups())
+            or not re.fullmatch(r"[A-Za-z0-9]{1,20}", self.participant)
+        ):
+            raise KitError(
+                f"{folder}: session.json has no day, or '{self.participant}' is no name such as t15"
+            )
         sources = tuple(folder / name for name in ("session.json", "events.jsonl", "features.bin"))
         yield SourceDay(".".join((self.participant, *day.groups())), sources)
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         settings, events, path = day.sources
         record = load_json(settings)
-        width, raw = record.get("num_features"), record.get("options", {}).get("normalise")
+        width = record.get("num_features")
+        raw = record.get("options", {}).get("normalise")
         if type(width) is not int or not 1 <= width <= MAX_FEATURES:
             raise Fault(settings, "", "num_features", f"is {width}, expected 1 to {MAX_FEATURES}")
-        signal = Signal(self.participant, width, "features", "not stated", "not stated", transform="not stated",
-                        scale="z-score over the session" if raw else "as the decoder got them", dataset="kept session")
+        signal = Signal(
+            self.participant,
+            width,
+            "features",
+            "not stated",
+            "not stated",
+            transform="not stated",
+            scale="z-score over the session" if raw else "as the decoder got them",
+            dataset="kept session",
+        )
         total = regular_file(path).stat().st_size // (4 * width)
         for number, (start, end, sentence) in kept_sentences(events).items():
             if start < end <= total and end - start <= MAX_BINS:
                 read = partial(kept_bins, path, start, end, width)
-                yield SourceTrial(events, f"sentence {number}", read, signal, 1, number, sentence=sentence,
-                                  scale=0 if raw else None,
-                                  span=(path, start * BIN_SECONDS, end * BIN_SECONDS))
+                yield SourceTrial(
+                    events,
+                    f"sentence {number}",
+                    read,
+                    signal,
+                    1,
+                    number,
+                    sentence=sentence,
+                    scale=0 if raw else None,
+                    span=(path, start * BIN_SECONDS, end * BIN_SECONDS),
+                )
 
 
 def kept_bins(path: Path, start: int, end: int, width: int) -> np.ndarray:  # (end - start, width) float32
     "Return some bins of a file."
-    return np.fromfile(path, "<f4", (end - start) * width, offset=4 * start * width).reshape(-1, width)
+    return np.fromfile(path, "<f4", (end - start) * width, offset=4 * start * width).reshape(
+        -1, width
+    )

@@ -23,10 +23,12 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import regular_file
-from ..data.dataset import MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member, reading
+from ..data.dataset import MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member
+from ..data.dataset import reading
 
 # %% ../../nbs/importers/layout.ipynb #a9c8a50b
-FileLayout = Mapping[str, tuple[str | int, ...]]  # name -> "numbers", "text" or "cells", and the shape
+# name -> "numbers", "text" or "cells", and the shape
+FileLayout = Mapping[str, tuple[str | int, ...]]
 MOST_ROWS = 50_000_000  # of a variable; a published file has up to 5 million bins
 MOST_BYTES = 4 << 30  # of a file's variables, unpacked; a published day has about 1 GB
 
@@ -73,7 +75,8 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
     if size:  # an empty cell has no content
         flags, shape, name = (small_element(file, order) for _ in range(3))
         (word,) = struct.unpack(f"{order}I", flags[:4])
-        group, count = word & 0xFF, math.prod(struct.unpack(f"{order}{len(shape) // 4}i", shape))
+        group = word & 0xFF
+        count = math.prod(struct.unpack(f"{order}{len(shape) // 4}i", shape))
         is_listed = not names or name.decode("latin-1") in names
         if is_listed and (group not in (1, 4, *range(6, 16)) or not 0 <= count <= size):
             label = name.decode("latin-1")[:40] or "a cell"
@@ -85,7 +88,8 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
     file.seek(end)
 
 # %% ../../nbs/importers/layout.ipynb #0638322d
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)  # of the temporary folder
+# of the temporary folder
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
 
 
 def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -94,7 +98,8 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
 
     try:
         with open(regular_file(path), "rb") as source, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of SciPy about unreadable variables, which are not read
+            # of SciPy about unreadable variables, which are not read
+            warnings.simplefilter("ignore")
             header = source.read(128)
             order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(header[124:128])
             if order is None:
@@ -108,13 +113,22 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
                 file.seek(0)
                 shapes = {name: (*shape, kind) for name, shape, kind in whosmat(file)}
                 file.seek(0)
-                return shapes | loadmat(file, variable_names=[name for name in names if name in shapes])
+                return shapes | loadmat(
+                    file, variable_names=[name for name in names if name in shapes]
+                )
     except KitError:
         raise
     except Exception as error:  # whatever SciPy raises for a damaged file
-        if isinstance(error, OSError) and error.errno in _NO_SPACE and str(error.filename) != str(path):
-            raise KitError(f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})") from error
-        if isinstance(error, OSError) and error.strerror:  # the system's, such as for a missing file
+        if (
+            isinstance(error, OSError)
+            and error.errno in _NO_SPACE
+            and str(error.filename) != str(path)
+        ):
+            raise KitError(
+                f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})"
+            ) from error
+        # the system's, such as for a missing file
+        if isinstance(error, OSError) and error.strerror:
             raise Fault(path, "", "", f"cannot be read ({error.strerror})") from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise Fault(path, "", "", f"is damaged, cut off or no MATLAB file ({reason})") from error
@@ -168,7 +182,11 @@ def read_hdf5(path: Path, names: Iterable[str]) -> dict[str, Any]:
         matlab = path.suffix == ".mat"
         values = {name: read_value(file, name, matlab) for name in names}
         with reading(path):
-            shapes = {name: getattr(file[name], "shape", "a group") for name in list(file)[:20] if name not in values}
+            shapes = {
+                name: getattr(file[name], "shape", "a group")
+                for name in list(file)[:20]
+                if name not in values
+            }
     return shapes | {name: value for name, value in values.items() if value is not None}
 
 # %% ../../nbs/importers/layout.ipynb #186d93e8
@@ -190,9 +208,20 @@ def read_variables(
         if value is None and name in optional:
             continue
         if value is None:
-            shapes = {key: getattr(array, "shape", array) for key, array in data.items() if key[:2] != "__"}
-            content = ", ".join(f"{key} {shape}" for key, shape in shapes.items())[:500] or "nothing"
-            raise Fault(path, "", name, f"is missing in this {'MATLAB 7.3 ' * is_hdf5}file; it holds {content}")
+            shapes = {
+                key: getattr(array, "shape", array)
+                for key, array in data.items()
+                if key[:2] != "__"
+            }
+            content = (
+                ", ".join(f"{key} {shape}" for key, shape in shapes.items())[:500] or "nothing"
+            )
+            raise Fault(
+                path,
+                "",
+                name,
+                f"is missing in this {'MATLAB 7.3 ' * is_hdf5}file; it holds {content}",
+            )
         is_text = value.dtype.kind in "UO"
         if kind != "numbers" and (is_text or kind == "cells") and 1 in value.shape:
             value = value.reshape(-1)
@@ -200,11 +229,26 @@ def read_variables(
             length == (lengths.setdefault(word, length) if isinstance(word, str) else word)
             for word, length in zip(shape, value.shape))
         if value.size == 0 and len(value.shape) == len(shape):
-            raise Fault(path, "", name, f"has shape {value.shape}: no {list(shape)[value.shape.index(0)]}")
+            raise Fault(
+                path, "", name, f"has shape {value.shape}: no {list(shape)[value.shape.index(0)]}"
+            )
         if not fits or is_text != (kind != "numbers"):
-            words = ", ".join(f"{word} = {lengths[word]}" if word in lengths else str(word) for word in shape)
-            raise Fault(path, "", name, f"has shape {value.shape} of {value.dtype}, expected {kind} of shape ({words})")
-        values[name] = value if kind == "numbers" else list(value) if kind == "cells" else list(map(text_in, value))
+            words = ", ".join(
+                f"{word} = {lengths[word]}" if word in lengths else str(word) for word in shape
+            )
+            raise Fault(
+                path,
+                "",
+                name,
+                f"has shape {value.shape} of {value.dtype}, expected {kind} of shape ({words})",
+            )
+        values[name] = (
+            value
+            if kind == "numbers"
+            else list(value)
+            if kind == "cells"
+            else list(map(text_in, value))
+        )
     return values
 
 # %% ../../nbs/importers/layout.ipynb #0a0a24c6

@@ -31,41 +31,66 @@ def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
 
 # %% ../../nbs/importers/nwb.ipynb #d73bc943
-def nwb_table(file: h5py.File, sentence: str, block: str) -> list[tuple[float, float, str, int | None]]:
+def nwb_table(
+    file: h5py.File, sentence: str, block: str
+) -> list[tuple[float, float, str, int | None]]:
     "Start, stop, sentence (empty: not known) and block (None: not known) of each trial."
     with reading(file, "intervals/trials"):
-        starts, stops = (read_value(file, f"intervals/trials/{name}") for name in ("start_time", "stop_time"))
+        starts, stops = (
+            read_value(file, f"intervals/trials/{name}") for name in ("start_time", "stop_time")
+        )
         if not (is_numbers(starts) and is_numbers(stops) and starts.shape == stops.shape):
             raise KitError("has no columns start_time and stop_time of one length")
         if not len(starts):
             raise KitError("has no trials")
         if not (stops > starts).any():
-            raise KitError(f"has no stop_time after its start_time; the last one is {stops.max():g}")
-        values = {name: read_value(file, f"intervals/trials/{name}") for name in file["intervals/trials"]}
-        columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
+            raise KitError(
+                f"has no stop_time after its start_time; the last one is {stops.max():g}"
+            )
+        values = {
+            name: read_value(file, f"intervals/trials/{name}") for name in file["intervals/trials"]
+        }
+        columns = {
+            name: value
+            for name, value in values.items()
+            if value is not None and value.shape == starts.shape
+        }
         texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
         if sentence and sentence not in texts or not sentence and len(texts) > 1:
             problem = f"has these columns of text: {', '.join(texts) or 'none'}"
             raise KitError(f"{problem}; --sentence names the one with what was said")
         text = [sentence] if sentence else texts
-        block = block or next((name for name in ("block", "block_num", "block_number") if name in columns), "")
+        block = block or next(
+            (name for name in ("block", "block_num", "block_number") if name in columns), ""
+        )
         if block and not is_numbers(columns.get(block)):
             raise KitError(f"has no column {block} of numbers; it has {', '.join(columns)}")
         if block:
             numbers = columns[block]
-            valid = (numbers >= 0) & (numbers <= MAX_NUMBER) & (numbers == np.floor(numbers))  # not NaN
+            # not NaN
+            valid = (numbers >= 0) & (numbers <= MAX_NUMBER) & (numbers == np.floor(numbers))
             if not valid.all():
                 wrong = int(np.argmin(valid))
-                raise KitError(f"{block} of trial {wrong} is {numbers[wrong]:g}, expected a whole number from 0 to "
-                               f"{MAX_NUMBER}; --block names another column")
-        return list(zip(starts.tolist(), stops.tolist(), columns[text[0]] if text else [""] * len(starts),
-                        columns[block].astype(int).tolist() if block else [None] * len(starts)))
+                raise KitError(
+                    f"{block} of trial {wrong} is {numbers[wrong]:g}, expected a whole number "
+                    f"from 0 to {MAX_NUMBER}; --block names another column"
+                )
+        return list(
+            zip(
+                starts.tolist(),
+                stops.tolist(),
+                columns[text[0]] if text else [""] * len(starts),
+                columns[block].astype(int).tolist() if block else [None] * len(starts),
+            )
+        )
 
 # %% ../../nbs/importers/nwb.ipynb #c4eae157
 def read_units(file: h5py.File) -> list[np.ndarray]:  # of each unit (spikes,), seconds; as they are stored
     "Return the spike times of each unit; raise `Fault` if they are missing, not divided into units, or no numbers."
     with reading(file, "units"):
-        times, ends = (read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index"))
+        times, ends = (
+            read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index")
+        )
         if not (is_numbers(times) and is_numbers(ends, "iu")):
             raise KitError("has no spike_times and spike_times_index; --series names a time series")
         if not len(ends) or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(times):
@@ -74,14 +99,18 @@ def read_units(file: h5py.File) -> list[np.ndarray]:  # of each unit (spikes,), 
         bad = [index for index, unit in enumerate(units) if not np.isfinite(unit).all()]
         if bad:
             count = np.count_nonzero(~np.isfinite(times))
-            raise KitError(f"{count} of {len(times)} spike_times are NaN or infinite, in {len(bad)} of {len(units)} "
-                           f"units ({', '.join(map(str, bad[:8]))}{', ...' if len(bad) > 8 else ''}); remove them")
+            raise KitError(
+                f"{count} of {len(times)} spike_times are NaN or infinite, in {len(bad)} of "
+                f"{len(units)} units "
+                f"({', '.join(map(str, bad[:8]))}{', ...' if len(bad) > 8 else ''}); remove them"
+            )
         if not len(times):
             raise KitError("has no spikes")
         return units
 
 # %% ../../nbs/importers/nwb.ipynb #a7c31e02
-RATES = 0.1, 200.0  # spikes a second of the median unit within trials; beyond, something is wrong with the times
+# spikes a second of the median unit within trials; beyond, something is wrong with the times
+RATES = 0.1, 200.0
 CLOCKS = {"milliseconds": 1e3, "microseconds": 1e6, "samples at 30 kHz": 3e4}
 
 
@@ -93,21 +122,30 @@ def disorder(units: list[np.ndarray]) -> str:  # empty if all is well
         first = back[0]
         spike = int(falls[first][0])
         before, after = units[first][spike:spike + 2].tolist()
-        return (f"spike times of {len(back)} of {len(units)} units do not ascend: those of unit {first} go back from "
-                f"{before:g} to {after:g} s after spike {spike}; did its clock begin again? They are counted as sorted")
+        return (
+            f"spike times of {len(back)} of {len(units)} units do not ascend: those of unit "
+            f"{first} go back from {before:g} to {after:g} s after spike {spike}; did its clock "
+            "begin again? They are counted as sorted"
+        )
     twice = sum(np.count_nonzero(np.diff(unit) == 0) for unit in units)
     total = sum(map(len, units))
-    return f"{twice} of {total} spikes are at the time of the one before" if twice > total / 20 else ""
+    return (
+        f"{twice} of {total} spikes are at the time of the one before" if twice > total / 20 else ""
+    )
 
 
 def check_rates(units: list[np.ndarray], intervals: np.ndarray) -> str:  # (trials, 2) seconds; empty if all is well
     "Return what is odd about the number of spikes within trials; raise `KitError` if the times cannot be in seconds."
     spikes = np.sort(np.concatenate(units))
-    first, last = spikes[0], spikes[-1]
-    begin, end = intervals[:, 0].min(), intervals[:, 1].max()
+    first = spikes[0]
+    last = spikes[-1]
+    begin = intervals[:, 0].min()
+    end = intervals[:, 1].max()
     extent = f"spike times are from {first:g} to {last:g}, the trials from {begin:g} to {end:g} s"
     if not (intervals[:, 0] < last).any() or not (intervals[:, 1] > first).any():
-        raise KitError(f"{extent}: no spikes within the trials; do the two have different clocks or units?")
+        raise KitError(
+            f"{extent}: no spikes within the trials; do the two have different clocks or units?"
+        )
     edges = [np.searchsorted(np.sort(unit), intervals) for unit in units]
     counts = np.array([(edge[:, 1] - edge[:, 0]).sum() for edge in edges])
     rate = float(np.median(counts) / (intervals[:, 1] - intervals[:, 0]).sum())
@@ -118,7 +156,9 @@ def check_rates(units: list[np.ndarray], intervals: np.ndarray) -> str:  # (tria
         factor = last / end
         clock = min(CLOCKS, key=lambda name: abs(np.log(CLOCKS[name] / factor)))
         raise KitError(f"{found}; spike_times seem to be in {clock}, and must be in seconds")
-    return f"{found}, and neurons fire {RATES[0]:g} to {RATES[1]:g} times; are both times in seconds?"
+    return (
+        f"{found}, and neurons fire {RATES[0]:g} to {RATES[1]:g} times; are both times in seconds?"
+    )
 
 # %% ../../nbs/importers/nwb.ipynb #42111e16
 Cut = Callable[[float, float], np.ndarray]  # start and stop in seconds -> (T, C)
@@ -128,12 +168,16 @@ def unit_counts(units: list[np.ndarray], bin_ms: float) -> Cut:
     "Return how many spikes each unit has in each bin of a time; raises `KitError` beyond the first or last spike."
     spikes = [np.sort(unit) for unit in units]
     everything = np.sort(np.concatenate(units))
-    first, last = everything[0], everything[-1]
+    first = everything[0]
+    last = everything[-1]
     margin = max(1.0, 10 * (last - first) / len(everything))  # seconds that may be silent
 
     def cut(start: float, stop: float) -> np.ndarray:
         if start < first - margin or stop > last + margin:
-            raise KitError(f"lasts from {start:g} to {stop:g} s, but the spikes are from {first:g} to {last:g} s")
+            raise KitError(
+                f"lasts from {start:g} to {stop:g} s, but the spikes are from {first:g} to "
+                f"{last:g} s"
+            )
         edges = start + np.arange(int((stop - start) * 1000 / bin_ms + 1e-6) + 1) * bin_ms / 1000
         return np.stack([np.diff(np.searchsorted(part, edges)) for part in spikes], 1)
 
@@ -144,12 +188,23 @@ def series_rows(file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     "Return the rows of a time series that begin within a time, and the number of columns."
     data = read_rows(file, f"{series}/data")
     with reading(file, series):
-        times, offset = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
+        times, offset = (
+            read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time")
+        )
         if times is None and offset is not None and offset.shape == ():
-            times = float(offset) + np.arange(len(data)) / float(file[series]["starting_time"].attrs["rate"])
+            times = float(offset) + np.arange(len(data)) / float(
+                file[series]["starting_time"].attrs["rate"]
+            )
         if not (is_numbers(times) and len(times) == len(data) and (np.diff(times) > 0).all()):
-            problem = "timestamps are missing" if times is None else f"timestamps have shape {times.shape}"
-            raise KitError(f"{problem}; expected {len(data)} times that ascend, or a starting_time with its rate")
+            problem = (
+                "timestamps are missing"
+                if times is None
+                else f"timestamps have shape {times.shape}"
+            )
+            raise KitError(
+                f"{problem}; expected {len(data)} times that ascend, or a starting_time with its "
+                "rate"
+            )
         step = float(np.median(np.diff(times))) if len(times) > 1 else bin_ms / 1000
         if not 0.98 < 1000 * step / bin_ms < 1.02:
             raise KitError(f"has a row every {1000 * step:g} ms, not {bin_ms:g}; --bin-ms says it")
@@ -157,7 +212,10 @@ def series_rows(file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     def cut(start: float, stop: float) -> np.ndarray:
         first, last = np.searchsorted(times, [start - step / 2, stop - step / 2])
         if last <= first or start < times[0] - step or stop > times[-1] + 2 * step:
-            raise KitError(f"lasts from {start:g} to {stop:g} s, but the rows are from {times[0]:g} to {times[-1]:g} s")
+            raise KitError(
+                f"lasts from {start:g} to {stop:g} s, but the rows are from {times[0]:g} to "
+                f"{times[-1]:g} s"
+            )
         if times[last - 1] - times[first] > 1.5 * step * (last - first):
             raise KitError(f"has {last - first} rows in {stop - start:g} s; some are missing")
         with reading(file, series):
@@ -191,10 +249,16 @@ class Nwb(Own):
                 name = re.sub(r"[^a-z0-9]", "", (self.participant or subject).casefold())[:20]
                 if not date or not is_date(*date.groups()) or not name:
                     problem = f"has session_start_time {start[:30]} and subject_id {subject[:30]}"
-                    raise Fault(path, "", "", f"{problem}; expected a day, and a name (--participant)")
+                    raise Fault(
+                        path, "", "", f"{problem}; expected a day, and a name (--participant)"
+                    )
                 days.setdefault(".".join((name, *date.groups())), []).append(path)
             except KitError as error:
-                yield error if isinstance(error, Fault) else Fault(path, "", "", str(error).partition(": ")[2])
+                yield (
+                    error
+                    if isinstance(error, Fault)
+                    else Fault(path, "", "", str(error).partition(": ")[2])
+                )
         yield from (SourceDay(session, tuple(paths)) for session, paths in sorted(days.items()))
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
@@ -206,7 +270,8 @@ class Nwb(Own):
             table = nwb_table(file, self.sentence, self.block)
             if self.series == "units":
                 units = read_units(file)
-                cut, columns = unit_counts(units, self.bin_ms), len(units)
+                cut = unit_counts(units, self.bin_ms)
+                columns = len(units)
                 with reading(file, "units"):
                     intervals = np.array([row[:2] for row in table if row[0] < row[1]])
                     remarks = [disorder(units), check_rates(units, intervals)]
@@ -215,16 +280,26 @@ class Nwb(Own):
                 cut, columns = series_rows(file, self.series, self.bin_ms)
             signal = self.signal(columns, day.session.partition(".")[0])
             for start, stop, sentence, block in table:
-                place, number = f"trial {number}", number + 1
+                place = f"trial {number}"
+                number = number + 1
                 if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
                     limit = MAX_BINS * BIN_SECONDS
                     problem = f"lasts from {start:g} to {stop:g}, expected up to {limit:g} seconds"
                     yield Fault(path, place, "", problem)
                     continue
                 block = order if block is None else block
-                yield SourceTrial(path, place, partial(self.bins, file, cut, start, stop), signal, block, number - 1,
-                                  sentence=sentence.strip() or None, scale=self.group(block), span=(path, start, stop),
-                                  names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *names))
+                yield SourceTrial(
+                    path,
+                    place,
+                    partial(self.bins, file, cut, start, stop),
+                    signal,
+                    block,
+                    number - 1,
+                    sentence=sentence.strip() or None,
+                    scale=self.group(block),
+                    span=(path, start, stop),
+                    names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *names),
+                )
 
     def bins(self, file: h5py.File, cut: Cut, start: float, stop: float) -> np.ndarray:  # (T, C) float32
         "Return a trial in 20 ms bins; the file must stay open until then."

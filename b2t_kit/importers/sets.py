@@ -16,41 +16,113 @@ from .download import fetch_archives
 from .download import fetch_dandiset, terms_of, terms_text
 
 # %% ../../nbs/importers/sets.ipynb #30ea8bec
-_SAME_DAYS = ("Days of the brain-to-text competition are among them; b2t convert quarantines their trials, which may "
-              "not be trained on.")
-SETS = {one.name: one for one in (
-    T15_SET,
-    RecordingSet(
-        "t12", "attempted speech (Willett et al. 2023; Brain-to-Text '24)", "T12", "24 days, 10,880 sentences",
-        "sentences; the hold-out's are secret", CC0, use="b2t convert t12", doi="10.5061/dryad.x69p8czpq",
-        files=("competitionData.tar.gz",), terms=(PEOPLE,)),
-    RecordingSet(
-        "brain-to-voice", "attempted speech (Wairagkar et al. 2025)", "T15", "36 days, 8,184 sentences; 26.2 GB",
-        "sentences", CC0, use="b2t convert brain-to-voice", doi="10.5061/dryad.2280gb64f",
-        files=("t15_neural_data.zip",),
-        terms=(PEOPLE, _SAME_DAYS, "The authors' code, not these data, is for non-commercial academic use.")),
-    RecordingSet(
-        "inner-speech", "attempted, imagined, mouthed and heard words (Kunz et al. 2025)", "T12, T15, T16, T17",
-        "10.8 GB", "single words; the layout of its sentences is not known", CC0,
-        use="b2t convert inner-speech; sentenceData is refused", doi="10.5061/dryad.gf1vhhn1j",
-        files=("isolatedVerbalBehaviors.zip", "interleavedVerbalBehaviors.zip"), terms=(PEOPLE, _SAME_DAYS)),
-    RecordingSet(
-        "h2", "handwriting, FALCON H2", "T5", "26 days; 1.2 GB", "characters; the evaluation is secret", "CC-BY",
-        use="b2t convert h2", dandi="000950", terms=(PEOPLE,)),
-    RecordingSet(
-        "corp", "handwriting, CORP (Fan et al. 2023)", "T5", "26 days and more; 3.6 GB", "characters", CC0,
-        use="b2t convert corp", doi="10.5061/dryad.hqbzkh1p6",
-        terms=(PEOPLE, "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.")),
-    RecordingSet(
-        "qvac", "five sample trials of a speech BCI package", "not stated", "5 trials", "none",
-        "Apache-2.0 (the package)", use="b2t convert qvac; decoded only",
-        by_hand="see the npm package @qvac/bci-whispercpp; its samples need a GitHub token"),
-    RecordingSet(
-        "speech-modes", "loudness and modes of speech (Srinivasan et al. 2026)", "T15, T16", "2.47 GB",
-        "single words", CC0, use="nothing so far", doi="10.5061/dryad.2547d7x5w", terms=(PEOPLE,)),
-    RecordingSet("cursor", "cursor control and speech", "T15", "1.43 GB", "none", CC0, use="nothing so far",
-                 doi="10.5061/dryad.prr4xgxzq", terms=(PEOPLE,)),
-)}
+_SAME_DAYS = (
+    "Days of the brain-to-text competition are among them; b2t convert quarantines their trials, "
+    "which may not be trained on."
+)
+SETS = {
+    one.name: one
+    for one in (
+        T15_SET,
+        RecordingSet(
+            "t12",
+            "attempted speech (Willett et al. 2023; Brain-to-Text '24)",
+            "T12",
+            "24 days, 10,880 sentences",
+            "sentences; the hold-out's are secret",
+            CC0,
+            use="b2t convert t12",
+            doi="10.5061/dryad.x69p8czpq",
+            files=("competitionData.tar.gz",),
+            terms=(PEOPLE,),
+        ),
+        RecordingSet(
+            "brain-to-voice",
+            "attempted speech (Wairagkar et al. 2025)",
+            "T15",
+            "36 days, 8,184 sentences; 26.2 GB",
+            "sentences",
+            CC0,
+            use="b2t convert brain-to-voice",
+            doi="10.5061/dryad.2280gb64f",
+            files=("t15_neural_data.zip",),
+            terms=(
+                PEOPLE,
+                _SAME_DAYS,
+                "The authors' code, not these data, is for non-commercial academic use.",
+            ),
+        ),
+        RecordingSet(
+            "inner-speech",
+            "attempted, imagined, mouthed and heard words (Kunz et al. 2025)",
+            "T12, T15, T16, T17",
+            "10.8 GB",
+            "single words; the layout of its sentences is not known",
+            CC0,
+            use="b2t convert inner-speech; sentenceData is refused",
+            doi="10.5061/dryad.gf1vhhn1j",
+            files=("isolatedVerbalBehaviors.zip", "interleavedVerbalBehaviors.zip"),
+            terms=(PEOPLE, _SAME_DAYS),
+        ),
+        RecordingSet(
+            "h2",
+            "handwriting, FALCON H2",
+            "T5",
+            "26 days; 1.2 GB",
+            "characters; the evaluation is secret",
+            "CC-BY",
+            use="b2t convert h2",
+            dandi="000950",
+            terms=(PEOPLE,),
+        ),
+        RecordingSet(
+            "corp",
+            "handwriting, CORP (Fan et al. 2023)",
+            "T5",
+            "26 days and more; 3.6 GB",
+            "characters",
+            CC0,
+            use="b2t convert corp",
+            doi="10.5061/dryad.hqbzkh1p6",
+            terms=(
+                PEOPLE,
+                "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.",
+            ),
+        ),
+        RecordingSet(
+            "qvac",
+            "five sample trials of a speech BCI package",
+            "not stated",
+            "5 trials",
+            "none",
+            "Apache-2.0 (the package)",
+            use="b2t convert qvac; decoded only",
+            by_hand="see the npm package @qvac/bci-whispercpp; its samples need a GitHub token",
+        ),
+        RecordingSet(
+            "speech-modes",
+            "loudness and modes of speech (Srinivasan et al. 2026)",
+            "T15, T16",
+            "2.47 GB",
+            "single words",
+            CC0,
+            use="nothing so far",
+            doi="10.5061/dryad.2547d7x5w",
+            terms=(PEOPLE,),
+        ),
+        RecordingSet(
+            "cursor",
+            "cursor control and speech",
+            "T15",
+            "1.43 GB",
+            "none",
+            CC0,
+            use="nothing so far",
+            doi="10.5061/dryad.prr4xgxzq",
+            terms=(PEOPLE,),
+        ),
+    )
+}
 
 # %% ../../nbs/importers/sets.ipynb #ea842393
 def fetch_set(

@@ -22,10 +22,16 @@ from .layout import cell_array, read_variables
 T12 = Signal("t12", 256, ", ".join(FEATURE_KINDS), "area 6v", "-3.5 x RMS",
              transform="log(1 + tx1[:, :128]), log(spikePow[:, :128])",
              scale="z-score over the block, standard deviation + 1e-8", dataset="t12 competition")
-T12_FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}  # split -> the authors' folder
-T12_LAYOUT = {"tx1": ("cells", "trials"), "spikePow": ("cells", "trials"), "blockIdx": ("numbers", "trials", 1),
-              "sentenceText": ("text", "trials")}
-STORED_COLUMNS, USED_COLUMNS = 256, 128  # stored columns; those of area 6v
+# split -> the authors' folder
+T12_FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}
+T12_LAYOUT = {
+    "tx1": ("cells", "trials"),
+    "spikePow": ("cells", "trials"),
+    "blockIdx": ("numbers", "trials", 1),
+    "sentenceText": ("text", "trials"),
+}
+STORED_COLUMNS = 256  # stored columns
+USED_COLUMNS = 128  # those of area 6v
 # A crossing at each of 600 samples of a bin (30 kHz); 1 V, in square microvolts
 T12_MOST = {"tx1": 600, "spikePow": 1e12}
 
@@ -48,23 +54,36 @@ def block_features(
 def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:  # (T, 256)
     "Raise `Fault` for numbers that cannot be counts or powers."
     part = values[:, :USED_COLUMNS]
-    bad = np.argwhere(~((part >= 0) & (part <= T12_MOST[name]) & ((part == np.floor(part)) | (name != "tx1"))))
+    bad = np.argwhere(
+        ~((part >= 0) & (part <= T12_MOST[name]) & ((part == np.floor(part)) | (name != "tx1")))
+    )
     if len(bad):
         kind = "a whole number" if name == "tx1" else "a number"
         row, column = bad[0]
-        raise Fault(path, place, name, f"{part[row, column]:g} at bin {row}, column {column}, expected {kind} from 0 "
-                    f"to {T12_MOST[name]:g}")
+        raise Fault(
+            path,
+            place,
+            name,
+            f"{part[row, column]:g} at bin {row}, column {column}, expected {kind} from 0 "
+            f"to {T12_MOST[name]:g}",
+        )
     if not part.any():
         raise Fault(path, place, name, "is 0 everywhere")
 
 # %% ../../nbs/importers/t12.ipynb #a18572ef
 def check_blocks(path: Path, blocks: np.ndarray, ascending: bool) -> None:  # (trials,)
     "Raise `Fault` unless blocks are numbers in one piece each; a submission needs them in order."
-    numbers = blocks[np.flatnonzero(np.diff(blocks, prepend=np.nan))]  # the first trial of each block
+    # the first trial of each block
+    numbers = blocks[np.flatnonzero(np.diff(blocks, prepend=np.nan))]
     if not ((blocks >= 0) & (blocks <= MAX_NUMBER) & (blocks == np.floor(blocks))).all():
-        raise Fault(path, "", "blockIdx", f"has numbers that are not whole, or not from 0 to {MAX_NUMBER}")
+        raise Fault(
+            path, "", "blockIdx", f"has numbers that are not whole, or not from 0 to {MAX_NUMBER}"
+        )
     if len(set(numbers)) < len(numbers) or (ascending and (np.diff(numbers) < 0).any()):
-        text = f"has the blocks {numbers.astype(int).tolist()[:20]} in this order; trials of a block must be contiguous"
+        text = (
+            f"has the blocks {numbers.astype(int).tolist()[:20]} in this order; trials of a block "
+            "must be contiguous"
+        )
         raise Fault(path, "", "blockIdx", text + ", and blocks must ascend" * ascending)
 
 # %% ../../nbs/importers/t12.ipynb #15c0d4db
@@ -74,9 +93,13 @@ class T12Speech(Importer):
 
     def days(self) -> Iterator[SourceDay | Fault]:
         order = list(T12_FOLDERS.values())
-        paths = [path for path in files_below(self.folder, r".*\.mat", 2) if path.parent.name in order]
+        paths = [
+            path for path in files_below(self.folder, r".*\.mat", 2) if path.parent.name in order
+        ]
         paths.sort(key=lambda path: order.index(path.parent.name))
-        return dated_days(paths, r"t12\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", "t12", "t12.YYYY.MM.DD.mat")
+        return dated_days(
+            paths, r"t12\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", "t12", "t12.YYYY.MM.DD.mat"
+        )
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for path in day.sources:
@@ -85,24 +108,47 @@ class T12Speech(Importer):
 
     def trials_of(self, path: Path, split: str) -> Iterator[SourceTrial | Fault]:
         "Yield the trials of a file; a fault of one spoils the z-score of its block, and so refuses the file."
-        layout = {name: T12_LAYOUT[name] for name in T12_LAYOUT if split != "test" or name != "sentenceText"}
+        layout = {
+            name: T12_LAYOUT[name]
+            for name in T12_LAYOUT
+            if split != "test" or name != "sentenceText"
+        }
         data = read_variables(path, layout)
-        blocks, sentences = data["blockIdx"][:, 0].astype(np.float64), data.get("sentenceText")
+        blocks = data["blockIdx"][:, 0].astype(np.float64)
+        sentences = data.get("sentenceText")
         check_blocks(path, blocks, split == "test")
         faults = list[Fault]()
         for index, cells in enumerate(zip(data["tx1"], data["spikePow"])):
             group = f"trial_{index:04d}"
             try:
                 for name, cell in zip(("tx1", "spikePow"), cells):
-                    check_values(path, group, name, cell_array(path, group, name, cell, STORED_COLUMNS))
+                    check_values(
+                        path, group, name, cell_array(path, group, name, cell, STORED_COLUMNS)
+                    )
                 if len(cells[0]) != len(cells[1]):
-                    raise Fault(path, group, "spikePow", f"has {len(cells[1])} bins, but tx1 has {len(cells[0])}")
+                    raise Fault(
+                        path,
+                        group,
+                        "spikePow",
+                        f"has {len(cells[1])} bins, but tx1 has {len(cells[0])}",
+                    )
             except Fault as fault:
                 faults.append(fault)
         yield from faults
         for block in dict.fromkeys(blocks.tolist() if not faults else ()):
             members = np.flatnonzero(blocks == block)
-            features = block_features(*([data[name][index] for index in members] for name in ("tx1", "spikePow")))
+            features = block_features(
+                *([data[name][index] for index in members] for name in ("tx1", "spikePow"))
+            )
             for number, (index, trial) in enumerate(zip(members, features)):
-                yield SourceTrial(path, f"trial_{index:04d}", partial(np.asarray, trial), T12, int(block), number,
-                                  scale=None, split=split, sentence=sentences[index] if sentences else None)
+                yield SourceTrial(
+                    path,
+                    f"trial_{index:04d}",
+                    partial(np.asarray, trial),
+                    T12,
+                    int(block),
+                    number,
+                    scale=None,
+                    split=split,
+                    sentence=sentences[index] if sentences else None,
+                )

@@ -20,7 +20,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import read_text
-from ..text.phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words, normalise
+from ..text.phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words
+from ..text.phonemes import normalise
 from ..text.phonemes import normalise_lines, unescaped
 
 # %% ../../nbs/lexicon/g2p.ipynb #f6ee0532
@@ -53,7 +54,8 @@ def read_pronunciations(
         if not entry:
             continue
         head, *rest = entry.split(None, 1)
-        word, phonemes = _VARIANT.sub("", head), "".join(rest).upper()
+        word = _VARIANT.sub("", head)
+        phonemes = "".join(rest).upper()
         try:
             pronunciation = parse_pronunciation(phonemes.removesuffix(" SIL"))
             if scored:
@@ -66,7 +68,9 @@ def read_pronunciations(
     return words
 
 # %% ../../nbs/lexicon/g2p.ipynb #cf8e93b8
-def scored_words(words: Mapping[str, list[Pronunciation]]) -> dict[str, list[Pronunciation]]:  # in alphabetical order
+def scored_words(
+    words: Mapping[str, list[Pronunciation]],
+) -> dict[str, list[Pronunciation]]:  # in alphabetical order
     "Return the words that can occur in normalised text: letters, apostrophes and hyphens only."
     return {word: words[word] for word in sorted(words) if _WORD.fullmatch(word)}
 
@@ -76,7 +80,9 @@ def packaged(name: str) -> bytes:
     try:
         return (resources.files("b2t_kit.lexicon") / name).read_bytes()
     except FileNotFoundError as error:
-        raise KitError(f"b2t_kit/lexicon/{name} is missing from the installed package: reinstall it") from error
+        raise KitError(
+            f"b2t_kit/lexicon/{name} is missing from the installed package: reinstall it"
+        ) from error
 
 # %% ../../nbs/lexicon/g2p.ipynb #654fc180
 @functools.cache
@@ -103,7 +109,8 @@ def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per 
             for (word, text), sizes in zip(entries.items(), lines) if sizes}
 
 # %% ../../nbs/lexicon/g2p.ipynb #2ffd323e
-LETTERS, KEPT = 7, 20  # letters that are seen together; spellings that are followed at once
+LETTERS = 7  # letters that are seen together
+KEPT = 20  # spellings that are followed at once
 
 
 class LetterModel:
@@ -128,7 +135,8 @@ class LetterModel:
 
     def guess(self, word: str) -> Pronunciation:  # empty if there is nothing to pronounce
         "Return the likeliest pronunciation of a spelling."
-        hypotheses: dict[int, tuple[float, Pronunciation]] = {self.model.start: (0.0, ())}  # state -> ln P, phonemes
+        # state -> ln P, phonemes
+        hypotheses: dict[int, tuple[float, Pronunciation]] = {self.model.start: (0.0, ())}
         for options in filter(None, map(self.options.get, word)):
             chunks, tokens = zip(*options)
             ln_p, states = self.model.score_all(list(hypotheses), tokens)
@@ -138,10 +146,15 @@ class LetterModel:
             for index in np.argsort(-ln_p, axis=None, kind="stable")[:2 * KEPT]:
                 row, column = divmod(int(index), len(tokens))
                 phonemes = previous[row][1] + chunks[column]
-                hypotheses.setdefault(int(states[row, column]), (float(ln_p[row, column]), phonemes))
+                hypotheses.setdefault(
+                    int(states[row, column]), (float(ln_p[row, column]), phonemes)
+                )
             hypotheses = dict(itertools.islice(hypotheses.items(), KEPT))
         ends = self.model.score_all(list(hypotheses), [self.model.end])[0][:, 0]
-        return max((score + end, phonemes) for end, (score, phonemes) in zip(ends.tolist(), hypotheses.values()))[1]
+        return max(
+            (score + end, phonemes)
+            for end, (score, phonemes) in zip(ends.tolist(), hypotheses.values())
+        )[1]
 
 # %% ../../nbs/lexicon/g2p.ipynb #53bb2f26
 @functools.cache
@@ -188,7 +201,10 @@ class Pronouncer(Mapping):
         for word, forms in (words or {}).items():
             check_word(word)
             try:
-                self._own[word] = [parse_pronunciation(form) for form in ([forms] if isinstance(forms, str) else forms)]
+                self._own[word] = [
+                    parse_pronunciation(form)
+                    for form in ([forms] if isinstance(forms, str) else forms)
+                ]
             except KitError as error:
                 raise KitError(f"word {word!r}: {error}") from None
 
@@ -241,7 +257,8 @@ class Pronouncer(Mapping):
 def read_lexicon(path: str | Path) -> Pronouncer:
     "Return a lexicon with your own words from a file; raise `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
-    foreign = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored
+    # of another decoder: some are not scored
+    foreign = any(line.upper().split()[-1:] == ["SIL"] for line in lines)
     words = read_pronunciations(lines, path, scored=not foreign)
     words = scored_words(words) if foreign else words
     if not words:
@@ -261,7 +278,9 @@ def sentence_to_phonemes(
     if any(character.isdigit() for character in unescaped(sentence)):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     if UNKNOWN_WORD in (line := normalise_lines(" ".join(sentence.split("\n")))):
-        raise KitError(f"{sentence!r} contains a mark of an unknown word: write the word that was said")
+        raise KitError(
+            f"{sentence!r} contains a mark of an unknown word: write the word that was said"
+        )
     words = line.split()
     pronouncer = lexicon or _LEXICON
     return join_words(pronouncer.pronounce(word)[0] for word in words if _LETTER.search(word))

@@ -39,10 +39,15 @@ class Lexicon:
         for number, (word, forms) in enumerate(pronunciations.items()):
             check_word(word)
             if not forms or not all(forms):
-                raise KitError(f"word {word!r} has no pronunciation, or an empty one: give one, or leave the word out")
+                raise KitError(
+                    f"word {word!r} has no pronunciation, or an empty one: give one, or leave the "
+                    "word out"
+                )
             for form in dict.fromkeys(map(tuple, forms)):
                 if unknown := [name for name in form if name not in classes]:
-                    raise KitError(f"word {word!r}: {unknown[0]!r} is not one of the {len(classes)} classes")
+                    raise KitError(
+                        f"word {word!r}: {unknown[0]!r} is not one of the {len(classes)} classes"
+                    )
                 self.entries.append((number, tuple(classes[name] for name in form)))
         if not self.entries:
             raise KitError("the lexicon is empty: give it at least one word")
@@ -80,8 +85,10 @@ class Lexicon:
         return digest.hexdigest()
 
 # %% ../../nbs/lexicon/lexicon.ipynb #a1ec5816
-_SYMBOLS = frozenset({"<s>", "</s>", "<unk>", "<UNK>"})  # of language models, which are never spoken
-_OwnWords = Pronouncer | Mapping[str, str | list[str]] | str | Path | None  # word -> "PH PH", a file, or none
+# of language models, which are never spoken
+_SYMBOLS = frozenset({"<s>", "</s>", "<unk>", "<UNK>"})
+# word -> "PH PH", a file, or none
+_OwnWords = Pronouncer | Mapping[str, str | list[str]] | str | Path | None
 
 
 def own_words(own: _OwnWords) -> Pronouncer:
@@ -110,13 +117,53 @@ def build_lexicon(
     return Lexicon(forms, names)
 
 # %% ../../nbs/lexicon/lexicon.ipynb #ce716841
-_BLANKS = ("<BLANK>", "<BLK>", "<PAD>", "[PAD]", "[BLANK]", "<CTC>", "<CTC_BLANK>", "<B>", "BLK", "PAD", "-")
-_EPSILONS = ("<EPS>", "<EPSILON>", "EPS", "EPSILON", "Ε", "∅")  # a blank, or no class at all where there is a blank
-_PAUSES = ("|", "<SIL>", "[SIL]", ">", "_", " ", "▁", "SPACE", "<SPACE>", "[SPACE]", "SP", "<SP>", "PAU")
+_BLANKS = (
+    "<BLANK>",
+    "<BLK>",
+    "<PAD>",
+    "[PAD]",
+    "[BLANK]",
+    "<CTC>",
+    "<CTC_BLANK>",
+    "<B>",
+    "BLK",
+    "PAD",
+    "-",
+)
+# a blank, or no class at all where there is a blank
+_EPSILONS = ("<EPS>", "<EPSILON>", "EPS", "EPSILON", "Ε", "∅")
+_PAUSES = (
+    "|",
+    "<SIL>",
+    "[SIL]",
+    ">",
+    "_",
+    " ",
+    "▁",
+    "SPACE",
+    "<SPACE>",
+    "[SPACE]",
+    "SP",
+    "<SP>",
+    "PAU",
+)
 TOKEN_NAMES = {  # of other programs, and of handwriting, in capitals
     **dict.fromkeys(_BLANKS + _EPSILONS, "BLANK"), **dict.fromkeys(_PAUSES, "SIL")}
 _NEVER_SAID = frozenset(  # classes that toolkits add
-    {"<S>", "</S>", "<UNK>", "[UNK]", "<SOS>", "<EOS>", "<SOS/EOS>", "[CLS]", "[SEP]", "[MASK]", "<MASK>"})
+    {
+        "<S>",
+        "</S>",
+        "<UNK>",
+        "[UNK]",
+        "<SOS>",
+        "<EOS>",
+        "<SOS/EOS>",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "<MASK>",
+    }
+)
 STOPS = (",", "~", ".", "?", "!")  # characters that may follow a word; ~ is a full stop
 
 
@@ -147,7 +194,9 @@ class ClassOrder(NamedTuple):
 
     def symbols(self, labels: Iterable[int]) -> list[str]:
         "Return the names of columns without blanks, with the end of a word as |."
-        return [BAR if label == SILENCE else self.names[label] for label in labels if label != BLANK]
+        return [
+            BAR if label == SILENCE else self.names[label] for label in labels if label != BLANK
+        ]
 
     def text(self, labels: Iterable[int]) -> str:
         "Return columns in print: characters as text, phonemes by name."
@@ -164,26 +213,40 @@ def order_of(names: Sequence[str], source: str) -> ClassOrder:
     names = [name.upper() for name in names]
     plain = [TOKEN_NAMES.get(name, name) for name in names]
     if plain.count("BLANK") > 1:  # symbols of search graphs are no classes of the network
-        plain = [TOKEN_NAMES.get(name, name) for name in names if name not in _EPSILONS and name[:1] != "#"]
+        plain = [
+            TOKEN_NAMES.get(name, name)
+            for name in names
+            if name not in _EPSILONS and name[:1] != "#"
+        ]
     said = [name for name in plain if name not in _NEVER_SAID]
     if sorted(said) == sorted(PHONEMES):
         return ClassOrder(PHONEMES, np.array([plain.index(name) for name in PHONEMES]), len(plain))
     marks = [name.lower() for name in said if name not in ("BLANK", "SIL", "")]
-    if (plain.count("BLANK") == plain.count("SIL") == 1 and {"a", "e"} <= set(marks) and len(marks) < SILENCE
-        and max(map(len, marks)) == 1 and len(set(marks)) == len(marks)):
+    if (
+        plain.count("BLANK") == plain.count("SIL") == 1
+        and {"a", "e"} <= set(marks)
+        and len(marks) < SILENCE
+        and max(map(len, marks)) == 1
+        and len(set(marks)) == len(marks)
+    ):
         order = ["BLANK", *marks, *[None] * (SILENCE - 1 - len(marks)), "SIL"]
         lower = [name if name in ("BLANK", "SIL") else name.lower() for name in plain]
         positions = [-1 if name is None else lower.index(name) for name in order]
         return ClassOrder(tuple(name or "" for name in order), np.array(positions), len(plain))
     if "BLANK" not in plain and "SIL" in plain:  # as NeMo writes its labels
-        raise KitError(f"{source}: lists {len(plain)} classes, and none of them is the blank of CTC; if the logits "
-                       f"have {len(plain) + 1} columns, add the line <blank>: as the last line for NeMo and others "
-                       "whose blank is the last class, as the first line if it is class 0")
+        raise KitError(
+            f"{source}: lists {len(plain)} classes, and none of them is the blank of CTC; if the "
+            f"logits have {len(plain) + 1} columns, add the line <blank>: as the last line for "
+            "NeMo and others whose blank is the last class, as the first line if it is class 0"
+        )
     others = [name for name in said if name not in PHONEMES]
     wrong = others or [name for name in PHONEMES if plain.count(name) != 1]
-    raise KitError(f"{source}: its {len(plain)} classes are not BLANK, SIL and the 39 ARPAbet phonemes "
-                   f"({printable(', '.join(wrong[:5]))} {'is unknown' if others else 'is missing or there twice'}), "
-                   "nor a blank, a space and characters")
+    raise KitError(
+        f"{source}: its {len(plain)} classes are not BLANK, SIL and the 39 ARPAbet phonemes "
+        f"({printable(', '.join(wrong[:5]))} "
+        f"{'is unknown' if others else 'is missing or there twice'}), nor a blank, a space and "
+        "characters"
+    )
 
 # %% ../../nbs/lexicon/lexicon.ipynb #ae9a06a6
 def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a silence after every word
@@ -202,8 +265,11 @@ def missing_words(lexicon: Lexicon, sentences: Iterable[str]) -> str:  # one lin
         return ""
     order = sorted(missing.items(), key=lambda item: (-item[1], item[0]))
     most = ", ".join(f"{word} {count}" for word, count in order[:10])
-    return (f"{missing.total()} of the {len(words):,} words said cannot be decoded, because the lexicon of "
-            f"{len(lexicon):,} words lacks them: {most}{', ...' if len(missing) > 10 else ''}")
+    return (
+        f"{missing.total()} of the {len(words):,} words said cannot be decoded, because the "
+        f"lexicon of {len(lexicon):,} words lacks them: "
+        f"{most}{', ...' if len(missing) > 10 else ''}"
+    )
 
 # %% ../../nbs/lexicon/lexicon.ipynb #3d128e0d
 class Trie(NamedTuple):
@@ -223,18 +289,28 @@ def build_trie(
     "Return the tree of all pronunciations; raise `KitError` if there are none or one is invalid."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     for word, labels in unique or [(-1, ())]:
-        if not 0 <= word < len(unigram) or not labels or not 0 < min(labels) <= max(labels) < SILENCE:
-            raise KitError(f"lexicon: word {word} of {len(unigram)} with the pronunciation {labels}: there should be a "
-                           f"word, and each needs classes from 1 to {SILENCE - 1}")
+        if (
+            not 0 <= word < len(unigram)
+            or not labels
+            or not 0 < min(labels) <= max(labels) < SILENCE
+        ):
+            raise KitError(
+                f"lexicon: word {word} of {len(unigram)} with the pronunciation {labels}: there "
+                f"should be a word, and each needs classes from 1 to {SILENCE - 1}"
+            )
     words = np.array([word for word, _ in unique], dtype=np.int32)
     table = np.zeros((len(unique), max(len(labels) for _, labels in unique)), dtype=np.int64)
     for row, (_, labels) in zip(table, unique):
         row[: len(labels)] = labels
     node_of = np.zeros(len(unique), dtype=np.int64)  # that each pronunciation has reached
-    parents, labels_of, count = [np.array([-1])], [np.array([0])], 1
+    parents = [np.array([-1])]
+    labels_of = [np.array([0])]
+    count = 1
     for column in table.T:
         active = np.flatnonzero(column)
-        keys, child = np.unique(node_of[active] * (SILENCE + 1) + column[active], return_inverse=True)
+        keys, child = np.unique(
+            node_of[active] * (SILENCE + 1) + column[active], return_inverse=True
+        )
         parents.append(keys // (SILENCE + 1))
         labels_of.append(keys % (SILENCE + 1))
         node_of[active] = count + child
@@ -244,7 +320,8 @@ def build_trie(
     np.maximum.at(lookahead, node_of, np.asarray(unigram, np.float32)[words])
     for node in range(count - 1, 0, -1):  # children come after their parents
         lookahead[parent[node]] = max(lookahead[parent[node]], lookahead[node])
-    nodes, order = np.arange(count + 1), np.argsort(node_of, kind="stable")
+    nodes = np.arange(count + 1)
+    order = np.argsort(node_of, kind="stable")
     first = 1 + np.searchsorted(parent[1:], nodes)
     word_first = np.searchsorted(node_of[order], nodes)
     return Trie(first.astype(np.int32), np.concatenate(labels_of).astype(np.uint8), lookahead,

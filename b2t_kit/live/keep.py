@@ -50,15 +50,22 @@ class Keeper:
         tell: Callable[[str, bool], None] = lambda line, bad: None,  # is told why nothing more is kept
     ) -> None:
         "Raise `KitError` if the folder is not empty, or cannot be written."
-        self.folder, self.features, self.tell = Path(folder), features, tell
+        self.folder = Path(folder)
+        self.features = features
+        self.tell = tell
         check_folder(self.folder)
-        self.on, self.failed, self.lost = True, "", 0  # keeping; what the disk said; bytes left out
+        self.on = True  # keeping
+        self.failed = ""  # what the disk said
+        self.lost = 0  # bytes left out
         self.full = ""  # why the recording is not kept any more
-        self.began, self.lock, self.done = time.perf_counter(), threading.Lock(), threading.Event()
+        self.began = time.perf_counter()
+        self.lock = threading.Lock()
+        self.done = threading.Event()
         self.waiting = {"events.jsonl": bytearray(), "features.bin": bytearray()}
         self.lines: dict[int, str] = {}  # finished sentences, by their number
         self.decoded: dict[int, str] = {}  # the same, without corrections
-        self.bins = self.first = self.number = 0  # kept so far, and before the sentence that is open; sentences
+        # kept so far, and before the sentence that is open; sentences
+        self.bins = self.first = self.number = 0
         self.words = self.status = ""  # the last ones that were kept
         start = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         save_json(self.folder / "session.json", {"began": start, "features": features, **settings})
@@ -82,21 +89,35 @@ class Keeper:
             return
         with self.lock:
             if self.features and len(moment.bins):
-                self.features = self._put("features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes())
+                self.features = self._put(
+                    "features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes()
+                )
                 if self.features:
                     self.bins += len(moment.bins)
                 else:  # a recording with a hole is none: it ends here
                     self.first = self.bins
             for update in moment.updates:
                 if update.final:
-                    self.number, self.words = self.number + 1, ""
+                    self.number = self.number + 1
+                    self.words = ""
                     end = min(self.bins, update.bins)  # a piece may go on after the sentence
-                    first, self.first = max(self.first, end - (update.bins - update.began)), end
+                    first = max(self.first, end - (update.bins - update.began))
+                    self.first = end
                     if not moment.doubt:
-                        self.lines[self.number] = self.decoded[self.number] = printable(update.sentence)
-                    self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
-                                others=update.alternatives, reason=update.reason, said=printable(moment.said),
-                                doubt=moment.doubt, unsure=moment.unsure, bins=[first, end])
+                        self.lines[self.number] = self.decoded[self.number] = printable(
+                            update.sentence
+                        )
+                    self._event(
+                        "unfinished" if moment.doubt else "final",
+                        number=self.number,
+                        words=update.words,
+                        others=update.alternatives,
+                        reason=update.reason,
+                        said=printable(moment.said),
+                        doubt=moment.doubt,
+                        unsure=moment.unsure,
+                        bins=[first, end],
+                    )
                 elif update.sentence != self.words:
                     self.words = update.sentence
                     self._event("words", words=update.words)
@@ -105,11 +126,17 @@ class Keeper:
                 number = moment.mark.number
                 if number in self.lines and (moment.mark.text or moment.mark.verdict == "none"):
                     self.lines[number] = moment.mark.text or self.decoded[number]
-            status = re.sub(r"\d+", "", f"{moment.status.name}: {moment.counted}")  # numbers change with each bin
+            # numbers change with each bin
+            status = re.sub(r"\d+", "", f"{moment.status.name}: {moment.counted}")
             if moment.note or status != self.status:
                 self.status = status
-                self._event("state", state=moment.status.name, text=moment.status.text, counted=moment.counted,
-                            note=moment.note)
+                self._event(
+                    "state",
+                    state=moment.status.name,
+                    text=moment.status.text,
+                    counted=moment.counted,
+                    note=moment.note,
+                )
 
     def _put(self, name: str, body: bytes) -> bool:
         "Have something written; return whether there is space for it."
@@ -121,7 +148,10 @@ class Keeper:
 
     def _event(self, event: str, **more: Any) -> None:
         seconds = round(time.perf_counter() - self.began, 4)
-        self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
+        self._put(
+            "events.jsonl",
+            json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n",
+        )
 
     def _run(self) -> None:
         previous: list[str] = []
@@ -129,7 +159,8 @@ class Keeper:
             while True:
                 is_last = self.done.wait(EVERY_SECONDS)
                 with self.lock:
-                    buffers, self.waiting = self.waiting, {name: bytearray() for name in self.waiting}
+                    buffers = self.waiting
+                    self.waiting = {name: bytearray() for name in self.waiting}
                     lines = [*self.lines.values()]
                 self._append("events.jsonl", buffers["events.jsonl"])
                 if not self.full and buffers["features.bin"]:
@@ -141,7 +172,8 @@ class Keeper:
                 if is_last:
                     return
         except Exception as error:  # the disk is full, or the folder has gone; whatever it is, the page says it
-            self.on, self.failed = False, getattr(error, "strerror", None) or printable(error)
+            self.on = False
+            self.failed = getattr(error, "strerror", None) or printable(error)
             self.tell(self.line, True)
 
     def _append(self, name: str, body: bytes | bytearray) -> None:
@@ -179,11 +211,19 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 # %% ../../nbs/live/keep.ipynb #bcae3e7e
-def keep_session(session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False) -> Keeper:
+def keep_session(
+    session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False
+) -> Keeper:
     "Begin to keep a session and the options of its command in a new folder; with the recording if requested."
     types = (str, int, float, bool, list, type(None))
-    settings = {name: value if isinstance(value, types) else str(value) for name, value in options.items()}
-    session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,
-                                     session.note)
+    settings = {
+        name: value if isinstance(value, types) else str(value) for name, value in options.items()
+    }
+    session.keeper = keeper = Keeper(
+        folder,
+        {"num_features": session.decoder.features, "options": settings},
+        features,
+        session.note,
+    )
     session.watchers.append(keeper)
     return keeper

@@ -57,9 +57,16 @@ class Measures:
     words_per_minute: float
 
     def __repr__(self) -> str:
-        rows = [("word right", self.right), ("word fixed", self.fixed), ("sentence final", self.final)]
-        lines = [f"{self.sentences:,} sentences, {self.words:,} words, {self.words_per_minute:.0f} words per minute; "
-                 f"{self.revisions:.2f} revisions per word", f"{'seconds after its end':22}{'p50':>7}{'p95':>7}"]
+        rows = [
+            ("word right", self.right),
+            ("word fixed", self.fixed),
+            ("sentence final", self.final),
+        ]
+        lines = [
+            f"{self.sentences:,} sentences, {self.words:,} words, {self.words_per_minute:.0f} "
+            f"words per minute; {self.revisions:.2f} revisions per word",
+            f"{'seconds after its end':22}{'p50':>7}{'p95':>7}",
+        ]
         return "\n".join(lines + [f"{name:22}{low:7.2f}{high:7.2f}" for name, (low, high) in rows])
 
 # %% ../../nbs/live/measures.ipynb #cce1b5fd
@@ -70,7 +77,9 @@ def measure_session(sentences: Sequence[SentenceTiming]) -> Measures | None:
         return None
     delays = np.concatenate([sentence.delays() for sentence in sentences])
     finals = [sentence.ended - sentence.ends[-1] for sentence in sentences]
-    right, fixed, final = (np.percentile(values, [50, 95]).tolist() for values in (delays[:, 0], delays[:, 1], finals))
+    right, fixed, final = (
+        np.percentile(values, [50, 95]).tolist() for values in (delays[:, 0], delays[:, 1], finals)
+    )
     words = sum(len(sentence.final) for sentence in sentences)
     minutes = sum(sentence.ended - sentence.began for sentence in sentences) / 60
     return Measures(len(sentences), words, tuple(right), tuple(fixed), tuple(final),
@@ -79,7 +88,9 @@ def measure_session(sentences: Sequence[SentenceTiming]) -> Measures | None:
 
 # %% ../../nbs/live/measures.ipynb #1ebe2690
 STAGES = ("wait", "model", "search", "words", "computed")
-LAST_FRAMES, LAST_SENTENCES = 1 << 16, 1000  # of which delays are kept
+# of which delays are kept
+LAST_FRAMES = 1 << 16
+LAST_SENTENCES = 1000
 
 
 class DelayLedger:
@@ -88,23 +99,30 @@ class DelayLedger:
     def __init__(self) -> None:
         self.count = self.late = 0  # frames in all, and those whose words took longer than a bin
         self.rows: deque[tuple[float, ...]] = deque(maxlen=LAST_FRAMES)  # seconds, as in `STAGES`
-        self.finals: deque[float] = deque(maxlen=LAST_FRAMES)  # from the end of each sentence to its final words
+        # from the end of each sentence to its final words
+        self.finals: deque[float] = deque(maxlen=LAST_FRAMES)
         self.sentences: deque[SentenceTiming] = deque(maxlen=LAST_SENTENCES)
         self._changes: list[tuple[float, tuple[str, ...]]] = []  # of the sentence that is open
 
     def add(self, update: Update) -> None:
         "Enter a frame, or the end of a sentence."
-        seconds, words = update.bins * BIN_SECONDS + update.delay, tuple(word for word, _ in update.words)
+        seconds = update.bins * BIN_SECONDS + update.delay
+        words = tuple(word for word, _ in update.words)
         if update.final:
             ends = tuple(BIN_SECONDS * end for end in update.ends)
             self.finals.append(update.delay)
             self.sentences.append(
-                SentenceTiming(update.began * BIN_SECONDS, tuple(self._changes), words, seconds, ends))
+                SentenceTiming(
+                    update.began * BIN_SECONDS, tuple(self._changes), words, seconds, ends
+                )
+            )
             self._changes = []
             return
         self.count += 1
         self.late += update.delay > BIN_SECONDS
-        self.rows.append((*(update.seconds[name] for name in STAGES[:3]), update.delay, update.computed))
+        self.rows.append(
+            (*(update.seconds[name] for name in STAGES[:3]), update.delay, update.computed)
+        )
         if words != (self._changes[-1][1] if self._changes else ()):
             self._changes.append((seconds, words))
 
@@ -112,8 +130,13 @@ class DelayLedger:
         "Return the 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."
         values = dict(zip(STAGES, np.array(self.rows).reshape(-1, len(STAGES)).T))
         values["final"] = np.array(self.finals)
-        return {name: dict(zip(("p50", "p95", "p99", "max"), np.percentile(value, [50, 95, 99, 100]).tolist()))
-                for name, value in values.items() if len(value)}
+        return {
+            name: dict(
+                zip(("p50", "p95", "p99", "max"), np.percentile(value, [50, 95, 99, 100]).tolist())
+            )
+            for name, value in values.items()
+            if len(value)
+        }
 
     def __repr__(self) -> str:
         lines = [f"{self.count:,} frames, {self.late} later than {1e3 * BIN_SECONDS:g} ms",

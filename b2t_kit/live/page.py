@@ -43,7 +43,9 @@ from ..training.log import Canvas, notebook_display
 # %% ../../nbs/live/page.ipynb #0f8f6a64
 SHOWN_BINS = 400  # eight seconds
 IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100}
-ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its colour scale
+# most rows of the heat map; z-scores at the ends of its colour scale
+ROWS = 128
+CLIP = 0.9
 
 
 def colour_bytes(bins: np.ndarray) -> np.ndarray:
@@ -73,13 +75,25 @@ class Feed:
     "Recent messages, for readers of any speed."
 
     def __init__(self) -> None:
-        self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
-        self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()}
-        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "unknown": (), "doubtful": False,
-                                    "words_ms": None, "doubt": "", "over": False}
+        self.lock = threading.Lock()
+        self.name = secrets.token_hex(4)  # a page that comes back knows whom it has heard
+        self.log: dict[str, deque[tuple[int, Any]]] = {
+            kind: deque(maxlen=limit) for kind, limit in IN_FEED.items()
+        }
+        self.now: dict[str, Any] = {
+            "words": None,
+            "alternatives": [],
+            "final": False,
+            "unknown": (),
+            "doubtful": False,
+            "words_ms": None,
+            "doubt": "",
+            "over": False,
+        }
         self.changes = self.bins = self.finals = 0
         self.phoneme = ""  # of the last frame
-        self.column: Any = 127.5  # the newest of the heat map, (R,) float64, each half of it those before
+        # the newest of the heat map, (R,) float64, each half of it those before
+        self.column: Any = 127.5
 
     def show(self, moment: Moment) -> None:
         "Add a moment."
@@ -94,21 +108,41 @@ class Feed:
                     phoneme = update.bins, update.phoneme.replace("SIL", "")
                     self.log["phonemes"].append((self.changes, phoneme))
                 self.phoneme = update.phoneme
-                self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final,
-                             "unknown": moment.unknown if update.final else (), "doubtful": moment.unsure}
+                self.now |= {
+                    "words": update.words,
+                    "alternatives": update.alternatives,
+                    "final": update.final,
+                    "unknown": moment.unknown if update.final else (),
+                    "doubtful": moment.unsure,
+                }
                 if update.final:
                     self.finals += 1
-                    self.log["sentences"].append((self.changes, {
-                        "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
-                        "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
-                        "doubt": moment.doubt, "unsure": moment.unsure, "unknown": moment.unknown,
-                        "known": moment.known}))
+                    self.log["sentences"].append(
+                        (
+                            self.changes,
+                            {
+                                "number": self.finals,
+                                "text": update.sentence,
+                                "said": moment.said,
+                                "words": update.words,
+                                "others": update.alternatives,
+                                "reason": REASONS.get(update.reason, update.reason),
+                                "doubt": moment.doubt,
+                                "unsure": moment.unsure,
+                                "unknown": moment.unknown,
+                                "known": moment.known,
+                            },
+                        )
+                    )
                 else:
                     self.now["words_ms"] = 1000 * update.delay
             for index, (_, sentence) in enumerate(self.log["sentences"]):
-                if moment.mark and sentence["number"] == moment.mark.number:  # all readers get it again
+                # all readers get it again
+                if moment.mark and sentence["number"] == moment.mark.number:
                     before = sentence.get("mark")
-                    mark = moment.mark.after(SentenceMark(moment.mark.number, **before) if before else None)
+                    mark = moment.mark.after(
+                        SentenceMark(moment.mark.number, **before) if before else None
+                    )
                     more = {"mark": {"verdict": mark.verdict, "text": mark.text}}
                     self.log["sentences"][index] = self.changes, sentence | more
             if moment.updates or moment.doubt:  # of the words that are shown
@@ -123,10 +157,17 @@ class Feed:
             messages = {kind: [entry for change, entry in entries if change > reader.seen]
                         for kind, entries in self.log.items()}
             columns = messages.pop("columns")
-            reader.messages, reader.seen = reader.messages + 1, self.changes
-            return {"number": reader.messages, "feed": self.name, "bins": self.bins,
-                    "rows": len(columns[0]) if columns else 0, "columns": base64.b64encode(b"".join(columns)).decode(),
-                    **messages, **self.now}
+            reader.messages = reader.messages + 1
+            reader.seen = self.changes
+            return {
+                "number": reader.messages,
+                "feed": self.name,
+                "bins": self.bins,
+                "rows": len(columns[0]) if columns else 0,
+                "columns": base64.b64encode(b"".join(columns)).decode(),
+                **messages,
+                **self.now,
+            }
 
 # %% ../../nbs/live/page.ipynb #b0f16660
 @cache
@@ -139,14 +180,18 @@ def page() -> tuple[str, dict[str, str]]:
         match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
         digest = hashlib.sha256(match[1].encode() if match else b"").digest()
         hashes[tag] = f"'sha256-{base64.b64encode(digest).decode()}'"
-    policy = (f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']} 'unsafe-hashes'; "
-              "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+    policy = (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']} "
+        "'unsafe-hashes'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'"
+    )
     return text, {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
                   "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
                   "Content-Type": "text/html; charset=utf-8"}
 
 # %% ../../nbs/live/page.ipynb #743aa8ee
-LOOPBACK, EVERYWHERE = ("127.0.0.1", "localhost", "::1"), ("0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -155,15 +200,20 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
-        raise KitError(f"page: cannot listen at {host}:{port}: {error}; choose another --host or --port") from error
+        raise KitError(
+            f"page: cannot listen at {host}:{port}: {error}; choose another --host or --port"
+        ) from error
 
 
 def url_host(host: str) -> str:
     "Return a host as a URL has it; for all addresses of this machine, the one under which others reach it."
     if host in EVERYWHERE:
-        family, remote = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
+        family, remote = (
+            (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
+        )
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((remote, 9))  # sends nothing; the system chooses the address that it would send from
+            # sends nothing; the system chooses the address that it would send from
+            probe.connect((remote, 9))
             host = str(probe.getsockname()[0])
     return f"[{host}]" if ":" in host else host
 
@@ -171,10 +221,15 @@ def url_host(host: str) -> str:
 MOST_READERS = 8  # pages of a role that are open at the same time
 MOST_ON_THEIR_WAY = 2  # messages to a page that it has not yet said to have drawn
 PAUSE = 0.03  # seconds between two messages to a page
-PULSE = 1.0  # seconds after which there is a message in any case, so that a page knows that we are there
-QUIET, GONE = 3.0, 20.0  # seconds without a sign of life after which a page makes room for another; is given up
+# seconds after which there is a message in any case, so that a page knows that we are there
+PULSE = 1.0
+# seconds without a sign of life after which a page makes room for another; is given up
+QUIET = 3.0
+GONE = 20.0
 SILENT = 10.0  # seconds until a connection that asks for nothing is closed
-EACH, DRAWN = 0.05, 0.005  # seconds that a request, or "shown", takes up, so that one page's flood is its own
+# seconds that a request, or "shown", takes up, so that one page's flood is its own
+EACH = 0.05
+DRAWN = 0.005
 TRY_LATER = 1013  # why a WebSocket is closed (RFC 6455)
 LISTENER = ("mark",)  # what a listener may request
 
@@ -192,20 +247,31 @@ class PageServer:
     ) -> None:
         "Raise `KitError` for an origin that is no URL, and if it cannot listen."
         if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
-            raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
+            raise KitError(
+                f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it"
+            )
         self.server = optional_library("websockets.asyncio.server")
-        self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
+        self.session = session
+        self.feed = Feed()
+        self.proxy = urlsplit(origin.rstrip("/"))
         self.readers: list[Reader] = []  # of the pages that are open
         self.socket = bound or listen(host, port)
-        self.host, self.port = host, self.socket.getsockname()[1]
+        self.host = host
+        self.port = self.socket.getsockname()[1]
         safe = host in LOOPBACK and not origin
-        self.tokens = {role: "" if safe else secrets.token_urlsafe(24) for role in ("operator", "listener")}
+        self.tokens = {
+            role: "" if safe else secrets.token_urlsafe(24) for role in ("operator", "listener")
+        }
         query = {role: f"?token={token}" if token else "" for role, token in self.tokens.items()}
         base = origin.rstrip("/") or f"http://{url_host(host)}:{self.port}"
-        self.listen = f"listen{query['listener']}"  # where the listener's page is, from the operator's
-        self.url, self.listener_url = f"{base}/{query['operator']}", f"{base}/{self.listen}"
+        # where the listener's page is, from the operator's
+        self.listen = f"listen{query['listener']}"
+        self.url = f"{base}/{query['operator']}"
+        self.listener_url = f"{base}/{self.listen}"
         self.closing = threading.Event()
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="live page", daemon=True)
+        self.thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="live page", daemon=True
+        )
 
     def __enter__(self) -> "PageServer":
         self.session.watchers.append(self)
@@ -238,10 +304,19 @@ class PageServer:
         self.socket.close()
 
     async def _serve(self) -> None:
-        logger = logging.Logger("live page", logging.CRITICAL + 1)  # what strangers do wrong is not told
+        # what strangers do wrong is not told
+        logger = logging.Logger("live page", logging.CRITICAL + 1)
         server = await self.server.serve(
-            self._stream, sock=self.socket, process_request=self._answer, compression=None, max_size=4096,
-            open_timeout=SILENT, ping_interval=None, server_header=None, logger=logger)
+            self._stream,
+            sock=self.socket,
+            process_request=self._answer,
+            compression=None,
+            max_size=4096,
+            open_timeout=SILENT,
+            ping_interval=None,
+            server_header=None,
+            logger=logger,
+        )
         while not self.closing.is_set():
             await asyncio.sleep(PAUSE)
         server.close()
@@ -250,19 +325,28 @@ class PageServer:
 
     def _answer(self, connection: Any, request: Any) -> Any:
         "Answer with a page, or with None for a stream that may be opened; others are not allowed."
-        address, host = urlsplit(request.path), request.headers.get("Host", "")
-        path = "/" + address.path.removeprefix(self.proxy.path).lstrip("/")  # a proxy may leave its own in front
-        hosts = {*(f"{url_host(name)}:{self.port}" for name in (*LOOPBACK, self.host)), self.proxy.netloc} - {""}
+        address = urlsplit(request.path)
+        host = request.headers.get("Host", "")
+        # a proxy may leave its own in front
+        path = "/" + address.path.removeprefix(self.proxy.path).lstrip("/")
+        hosts = {
+            *(f"{url_host(name)}:{self.port}" for name in (*LOOPBACK, self.host)),
+            self.proxy.netloc,
+        } - {""}
         token = self.tokens["listener" if path.startswith("/listen") else "operator"]
         key = parse_qs(address.query).get("token", [""])[0]
-        allowed = (self.host in EVERYWHERE or host in hosts) and hmac.compare_digest(key.encode(), token.encode())
+        allowed = (self.host in EVERYWHERE or host in hosts) and hmac.compare_digest(
+            key.encode(), token.encode()
+        )
         if path in ("/stream", "/listen-stream"):
             origins = f"http://{host}", f"{self.proxy.scheme}://{self.proxy.netloc}"
             if allowed and request.headers.get("Origin") in origins:
                 return None
             allowed = False
         if not allowed or path not in ("/", "/listen"):
-            return connection.respond(HTTPStatus.NOT_FOUND if allowed else HTTPStatus.FORBIDDEN, "not allowed\n")
+            return connection.respond(
+                HTTPStatus.NOT_FOUND if allowed else HTTPStatus.FORBIDDEN, "not allowed\n"
+            )
         text, headers = page()
         response = connection.respond(HTTPStatus.OK, text)
         del response.headers["Content-Type"]
@@ -271,17 +355,22 @@ class PageServer:
 
     async def _stream(self, connection: Any) -> None:
         "Serve a page until it goes, if there is space for it."
-        role = "listener" if "listen-stream" in urlsplit(connection.request.path).path else "operator"
+        role = (
+            "listener" if "listen-stream" in urlsplit(connection.request.path).path else "operator"
+        )
         connection.close_timeout = 1.0
         peers = [reader for reader in self.readers if reader.role == role]
         if len(peers) >= MOST_READERS:
             oldest = min(peers, key=lambda reader: reader.alive)
             if time.monotonic() - oldest.alive < QUIET:
-                await connection.close(TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one")
+                await connection.close(
+                    TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one"
+                )
                 return
             self.readers = [reader for reader in self.readers if reader is not oldest]
         reader = Reader(role)
-        self.readers = [*self.readers, reader]  # a new list each time, since other threads go through it
+        # a new list each time, since other threads go through it
+        self.readers = [*self.readers, reader]
         task = asyncio.create_task(self._write(connection, reader))
         try:
             async for message in connection:
@@ -302,7 +391,11 @@ class PageServer:
                 if reader.messages - reader.shown >= MOST_ON_THEIR_WAY:
                     continue
                 status = self.session.status()
-                force = status != reader.status or time.monotonic() - last_send > PULSE or bool(reader.answers)
+                force = (
+                    status != reader.status
+                    or time.monotonic() - last_send > PULSE
+                    or bool(reader.answers)
+                )
                 message = self.feed.since(reader, force)
                 if message is not None:
                     last_send = time.monotonic()
@@ -313,38 +406,54 @@ class PageServer:
 
     def _about(self, status: Status, reader: Reader) -> dict[str, Any]:
         "Return the state of the session for a message."
-        keeper, session = self.session.keeper, self.session
+        keeper = self.session.keeper
+        session = self.session
         answers = [reader.answers.popleft() for _ in range(len(reader.answers))]
         content = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
                    "kept": keeper.line if keeper else NOTHING_KEPT}
         if reader.role == "listener":
             return content
         return content | {
-            "counted": session.counted(), "says": session.says, "hotwords": session.decoder.hotwords,
-            "calm": session.decoder.config.calm, "keeper": bool(keeper), "keeps": bool(keeper and keeper.on),
-            "exists": bool(keeper and keeper.folder.exists()), "listen": self.listen}
+            "counted": session.counted(),
+            "says": session.says,
+            "hotwords": session.decoder.hotwords,
+            "calm": session.decoder.config.calm,
+            "keeper": bool(keeper),
+            "keeps": bool(keeper and keeper.on),
+            "exists": bool(keeper and keeper.folder.exists()),
+            "listen": self.listen,
+        }
 
     def _handle(self, message: str | bytes, reader: Reader) -> bool:
         "Carry out a page's request, and report to that page only; return whether it has drawn a message."
         try:
             request = json.loads(message)
-            kind, text = request.get("ask"), request.get("text", "")
+            kind = request.get("ask")
+            text = request.get("text", "")
         except (ValueError, AttributeError, RecursionError):
             return False  # no request
         if not isinstance(kind, str) or not isinstance(text, str):
             return False
         if kind == "shown" and is_whole(text) and reader.shown < int(text) <= reader.messages:
-            reader.shown, reader.alive = int(text), time.monotonic()
+            reader.shown = int(text)
+            reader.alive = time.monotonic()
         if kind in ("shown", "stop"):
             return kind == "shown"
         try:
             if reader.role == "listener" and kind not in LISTENER:
-                raise KitError(f"'{printable(kind[:20])}': only the operator's page may request this")
-            if kind == "keep-delete" and text != self.feed.name:  # of the session that was confirmed
-                raise KitError("nothing was deleted: this page was of another session; load it again")
+                raise KitError(
+                    f"'{printable(kind[:20])}': only the operator's page may request this"
+                )
+            # of the session that was confirmed
+            if kind == "keep-delete" and text != self.feed.name:
+                raise KitError(
+                    "nothing was deleted: this page was of another session; load it again"
+                )
             self.session.request(kind, text, reader.answer)
         except Exception as error:  # told where somebody asked; a KitError says what to do
-            reader.answer(str(error) if isinstance(error, KitError) else f"{kind} failed: {error!r}", True)
+            reader.answer(
+                str(error) if isinstance(error, KitError) else f"{kind} failed: {error!r}", True
+            )
         return False
 
 # %% ../../nbs/live/page.ipynb #ca7c5ab6
@@ -357,12 +466,22 @@ class Widget:
     def __init__(self, session: LiveSession, display: Callable[..., Any]) -> None:
         import ipywidgets
 
-        self.session, self.feed, self.canvas = session, Feed(), Canvas(display)
-        self.status, self.note, self.drawn_at = "", "", 0.0
-        self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
+        self.session = session
+        self.feed = Feed()
+        self.canvas = Canvas(display)
+        self.status = ""
+        self.note = ""
+        self.drawn_at = 0.0
+        self.text = ipywidgets.Text(
+            placeholder="a hotword" + (", or a sentence to say" if session.says else "")
+        )
         self.box = ipywidgets.HBox([self.text])
-        for kind, label in (("cue", "The sentence ends"), ("hotword", "Expect the word"), ("say", "Say it"),
-                            ("stop", "Stop")):
+        for kind, label in (
+            ("cue", "The sentence ends"),
+            ("hotword", "Expect the word"),
+            ("say", "Say it"),
+            ("stop", "Stop"),
+        ):
             if kind != "say" or session.says:
                 button = ipywidgets.Button(description=label)
                 button.on_click(lambda _, kind=kind: self.request(kind))
@@ -374,7 +493,8 @@ class Widget:
         "Draw, unless that was done a moment ago."
         self.feed.show(moment)
         changed = moment.status.name != self.status
-        self.status, self.note = moment.status.name, moment.note or self.note
+        self.status = moment.status.name
+        self.note = moment.note or self.note
         if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > REDRAWN:
             self.draw()
 
@@ -384,13 +504,23 @@ class Widget:
         from matplotlib import colormaps
         from PIL import Image
 
-        self.drawn_at, feed, buffer = time.monotonic(), self.feed, io.BytesIO()
+        self.drawn_at = time.monotonic()
+        feed = self.feed
+        buffer = io.BytesIO()
         if feed.bins:  # the newest on the right
-            picture = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T
-            picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
-            Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
-        words = " ".join(f"<span style='opacity:{0.35 + 0.65 * confidence:.2f}'>{html.escape(word)}</span>"
-                         for word, confidence in feed.now["words"] or ())
+            picture = np.array(
+                [np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]
+            ).T
+            picture = np.pad(
+                picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127
+            )
+            Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(
+                buffer, "png"
+            )
+        words = " ".join(
+            f"<span style='opacity:{0.35 + 0.65 * confidence:.2f}'>{html.escape(word)}</span>"
+            for word, confidence in feed.now["words"] or ()
+        )
         lines = [sentence["text"] + f"   (said: {sentence['said']})" * bool(sentence["said"])
                  for _, sentence in [*feed.log["sentences"]][-5:]]
         parts = [self.session.status().text, f"stream: {self.session.counted()}", self.note]

@@ -37,16 +37,23 @@ from .sources import LiveSource, ParticipantSource, Piece, RecordingSource, coun
 ADDRESS = "127.0.0.1:5560"  # where a stream is sent unless asked otherwise
 BUFFERED = 1000  # messages that a sender and a receiver hold
 MOST_READ = 50  # entries or markers that are read at once
-MOST_MESSAGE = 1 << 22  # bytes that are received; a second of the widest recordings is a tenth of it
-BIN_MARK, BIN_HEADER = b"b2t1", struct.Struct("<4sQQIIB")  # mark, stream, first bin's number, bins, features, flags
-CUE_FLAG, END_FLAG = 1, 2  # the sentence ends; the sender ends
+# bytes that are received; a second of the widest recordings is a tenth of it
+MOST_MESSAGE = 1 << 22
+BIN_MARK = b"b2t1"
+BIN_HEADER = struct.Struct("<4sQQIIB")  # mark, stream, first bin's number, bins, features, flags
+CUE_FLAG = 1  # the sentence ends
+END_FLAG = 2  # the sender ends
 
 
 def to_message(piece: Piece, end: bool = False) -> list[bytes]:
     "Return a piece as the parts of a message; `end` marks the sender's last one."
     flags = CUE_FLAG * piece.cue | END_FLAG * end
     header = BIN_HEADER.pack(BIN_MARK, piece.stream, piece.first, *piece.bins.shape, flags)
-    return [header, np.ascontiguousarray(piece.bins, "<f4").tobytes(), piece.said.encode("utf-8", "replace")]
+    return [
+        header,
+        np.ascontiguousarray(piece.bins, "<f4").tobytes(),
+        piece.said.encode("utf-8", "replace"),
+    ]
 
 
 def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # the piece; whether it is the last
@@ -54,11 +61,20 @@ def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # t
     if len(parts) != 3 or len(parts[0]) != BIN_HEADER.size or not parts[0].startswith(BIN_MARK):
         raise KitError("a message is not of a b2t stream; send with b2t live source")
     _, stream, first, rows, columns, flags = BIN_HEADER.unpack(parts[0])
-    if rows > MAX_BINS or columns > MAX_FEATURES or len(parts[1]) != 4 * rows * columns or len(parts[2]) > 4000:
-        raise KitError(f"a message of {rows} bins with {columns} features has {len(parts[1])} bytes")
+    if (
+        rows > MAX_BINS
+        or columns > MAX_FEATURES
+        or len(parts[1]) != 4 * rows * columns
+        or len(parts[2]) > 4000
+    ):
+        raise KitError(
+            f"a message of {rows} bins with {columns} features has {len(parts[1])} bytes"
+        )
     bins = np.frombuffer(parts[1], "<f4").astype(np.float32).reshape(rows, columns)
     sentence = printable(parts[2].decode("utf-8", "replace"))
-    return Piece(first, bins, arrived, stream, bool(flags & CUE_FLAG), said=sentence), bool(flags & END_FLAG)
+    return Piece(first, bins, arrived, stream, bool(flags & CUE_FLAG), said=sentence), bool(
+        flags & END_FLAG
+    )
 
 # %% ../../nbs/live/rigs.ipynb #6dd8ddc9
 def optional_library(name: str, extra: str = "live") -> ModuleType:
@@ -79,8 +95,10 @@ def split_address(address: str) -> tuple[str, int]:
         if host != "*":
             socket.getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise KitError(f"address: '{printable(host)}' is not the name or address of a machine that can be found"
-                       ) from None
+        raise KitError(
+            f"address: '{printable(host)}' is not the name or address of a machine that can be "
+            "found"
+        ) from None
     return name, int(port)
 
 # %% ../../nbs/live/rigs.ipynb #5dc51011
@@ -91,10 +109,15 @@ class StreamSender:
         "Wait for a slow receiver, or leave pieces out; raise `KitError` if the address cannot be used."
         split_address(address)
         self.zmq = optional_library("zmq")
-        self.stream, self.waits, self.dropped, self.sent = time.time_ns(), waits, 0, 0
+        self.stream = time.time_ns()
+        self.waits = waits
+        self.dropped = 0
+        self.sent = 0
         self.context = self.zmq.Context()
         self.socket = self.context.socket(self.zmq.XPUB)
-        self.socket.sndhwm, self.socket.xpub_nodrop, self.socket.linger = BUFFERED, 1, 2000
+        self.socket.sndhwm = BUFFERED
+        self.socket.xpub_nodrop = 1
+        self.socket.linger = 2000
         self.socket.ipv6 = "[" in address
         try:
             self.socket.bind(f"tcp://{address}")
@@ -125,7 +148,9 @@ class StreamSender:
             for piece in source.pieces(stop):
                 self.send(piece)
                 end = piece.end
-            self.send(Piece(end, np.zeros((0, source.num_features or 1), np.float32), 0.0), end=True)
+            self.send(
+                Piece(end, np.zeros((0, source.num_features or 1), np.float32), 0.0), end=True
+            )
 
     def close(self) -> None:
         "Send the buffer, for two seconds at most, and close."
@@ -144,7 +169,10 @@ class StreamSource(LiveSource):
     def __init__(self, address: str = ADDRESS, stays: bool = False) -> None:
         "Wait for another sender when one says that it has ended, if it `stays`."
         split_address(address)
-        self.zmq, self.address, self.stays, self.refused = optional_library("zmq"), address, stays, Counter()
+        self.zmq = optional_library("zmq")
+        self.address = address
+        self.stays = stays
+        self.refused = Counter()
 
     @property
     def waiting(self) -> str:  # type: ignore[override]
@@ -154,23 +182,40 @@ class StreamSource(LiveSource):
         "Yield pieces as they arrive, also after the sender has started again; ends when a sender says so."
         from zmq.utils.monitor import recv_monitor_message
 
-        zmq, url, retry = self.zmq, f"tcp://{self.address}", math.inf
-        with zmq.Context() as context, context.socket(zmq.SUB) as socket, socket.get_monitor_socket() as monitor:
-            socket.rcvhwm, socket.maxmsgsize, socket.linger, socket.ipv6 = BUFFERED // 4, MOST_MESSAGE, 0, "[" in url
-            socket.handshake_ivl, socket.heartbeat_ivl, socket.reconnect_ivl_max = 3000, 2000, 1000  # milliseconds
+        zmq = self.zmq
+        url = f"tcp://{self.address}"
+        retry = math.inf
+        with (
+            zmq.Context() as context,
+            context.socket(zmq.SUB) as socket,
+            socket.get_monitor_socket() as monitor,
+        ):
+            socket.rcvhwm = BUFFERED // 4
+            socket.maxmsgsize = MOST_MESSAGE
+            socket.linger = 0
+            socket.ipv6 = "[" in url
+            # milliseconds
+            socket.handshake_ivl = 3000
+            socket.heartbeat_ivl = 2000
+            socket.reconnect_ivl_max = 1000
             socket.connect(url)
             socket.subscribe(b"")
             while not stop.is_set():
                 ready = socket.poll(50)
                 self.looked = time.perf_counter()
                 while monitor.poll(0):
-                    event, retry = zmq.Event(recv_monitor_message(monitor)["event"]), math.inf
+                    event = zmq.Event(recv_monitor_message(monitor)["event"])
+                    retry = math.inf
                     if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                         self.link = "connected"
-                    elif event == zmq.Event.DISCONNECTED:  # after bytes that are none of ZeroMQ, it does not try again
+                    elif (
+                        event == zmq.Event.DISCONNECTED
+                    ):  # after bytes that are none of ZeroMQ, it does not try again
                         self.link = {"connected": "broken", "": "foreign"}.get(self.link, self.link)
                         retry = time.monotonic() + 1
-                    elif event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:  # not a word in three seconds
+                    elif (
+                        event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+                    ):  # not a word in three seconds
                         self.link = {"": "mute", "broken": "asleep"}.get(self.link, self.link)
                     elif event.name.startswith("HANDSHAKE_FAILED"):
                         self.link = "foreign"
@@ -187,7 +232,11 @@ class StreamSource(LiveSource):
                     count_refusal(self.refused, error)
                     continue
                 self.link = "ended" if end else "connected"
-                yield replace(piece, cue=True, reason="cue" if piece.cue else "sender") if end else piece
+                yield (
+                    replace(piece, cue=True, reason="cue" if piece.cue else "sender")
+                    if end
+                    else piece
+                )
                 if end and not self.stays:
                     return
 
@@ -197,8 +246,10 @@ JUMP = 2.5  # bins that a time stamp may be late before the bins between are cal
 
 def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int], float | None]:
     "Return the bins that are missing before each of these, by time stamps in seconds, and when the next one is due."
-    times, counts = list(stamps), list[int]()
-    for index in range(len(times) - 2, -1, -1):  # bins that were stamped at once were recorded one after the other
+    times = list(stamps)
+    counts = list[int]()
+    # bins that were stamped at once were recorded one after the other
+    for index in range(len(times) - 2, -1, -1):
         if stamps[index + 1] - stamps[index] < BIN_SECONDS / 2:
             times[index] = times[index + 1] - BIN_SECONDS
     for stamp in times:
@@ -221,19 +272,28 @@ class LslSource(LiveSource):
         "Markers of another stream end a sentence: those with a text, or all."
         names = name + markers
         if not name or not names.isprintable() or set(names) & set("'\"<>&"):
-            raise KitError(f"source: 'lsl:{printable(name)}' should be lsl:NAME, the name of a stream without quotes")
-        self.pylsl, self.name, self.markers, self.text = optional_library("pylsl", "lsl"), name, markers, text
+            raise KitError(
+                f"source: 'lsl:{printable(name)}' should be lsl:NAME, the name of a stream "
+                "without quotes"
+            )
+        self.pylsl = optional_library("pylsl", "lsl")
+        self.name = name
+        self.markers = markers
+        self.text = text
         with suppress(NotImplementedError):  # a system's own, older library
             self.pylsl.util.set_config_content("[log]\nlevel = -2\n")
         self.gone = self.pylsl.util.LostError, self.pylsl.util.TimeoutError
         self.marks: Any = None  # the inlet of the markers
-        self.refused, self.waiting = Counter(), f"no LSL stream named {name} is announced"
+        self.refused = Counter()
+        self.waiting = f"no LSL stream named {name} is announced"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they come, also of a stream that starts again under the same name."
         while not stop.is_set():
             for info in self.pylsl.resolve_byprop("name", self.name, timeout=1.0)[:1]:
-                rate, channels, fault = info.nominal_srate(), info.channel_count(), ""
+                rate = info.nominal_srate()
+                channels = info.channel_count()
+                fault = ""
                 if info.channel_format() == self.pylsl.lib.cf_string:
                     fault = "text"
                 elif rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
@@ -254,17 +314,27 @@ class LslSource(LiveSource):
                                        processing_flags=self.pylsl.proc_clocksync)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
-        self.marks, resolver = None, self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
-        stream, number, due, is_reported = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
+        self.marks = None
+        resolver = self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
+        stream = uuid.UUID(info.uid()).int >> 65
+        number = 0
+        due = None
+        is_reported = not self.markers
         while not stop.is_set():
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             patience = time.monotonic() + 0.05
-            while due is not None and any(count_missing(stamps, due)[0]) and time.monotonic() < patience:
+            while (
+                due is not None
+                and any(count_missing(stamps, due)[0])
+                and time.monotonic() < patience
+            ):
                 time.sleep(0.01)  # a gap, or the rest of a group is on its way
                 tail, tail_stamps = inlet.pull_chunk(0.0, BUFFERED)
                 if len(tail_stamps):
-                    rows, stamps = np.concatenate([rows, tail]), np.concatenate([stamps, tail_stamps])
-            clock, now = self.pylsl.local_clock(), time.perf_counter()
+                    rows = np.concatenate([rows, tail])
+                    stamps = np.concatenate([stamps, tail_stamps])
+            clock = self.pylsl.local_clock()
+            now = time.perf_counter()
             if len(stamps):
                 missing, due = count_missing(stamps, due)
                 with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
@@ -291,7 +361,9 @@ class LslSource(LiveSource):
                 texts = self.marks.pull_chunk(0.0, MOST_READ)[0]
         except self.gone:
             self.marks = None
-        return any(self.text in ("", text if isinstance(text, str) else f"{text:g}") for text, *_ in texts)
+        return any(
+            self.text in ("", text if isinstance(text, str) else f"{text:g}") for text, *_ in texts
+        )
 
 # %% ../../nbs/live/rigs.ipynb #c26d4c71
 LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much it counts per bin
@@ -299,7 +371,9 @@ LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much i
     (b"threshold_crossings_bin", b"spike_band_power_bin", "<i2", b"tracking_id", 20),
 )
 SAMPLES = ("int8", "int16", "int32", "float32", "float64")  # types of a field `samples`
-TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the state in which the participant speaks
+# a stream of BRAND's tasks, and the state in which the participant speaks
+TASK_STATES = "task_state"
+SPEAKING = b"1"
 
 
 def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
@@ -307,54 +381,94 @@ def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, in
     for first, second, kind, counter, step in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
-        crossings, powers, count = values[first], values[second] if second else b"", values.get(counter, b"")
+        crossings = values[first]
+        powers = values[second] if second else b""
+        count = values.get(counter, b"")
         try:
             with np.errstate(over="ignore"):
-                row = np.concatenate([np.frombuffer(crossings, kind).astype(np.float32), np.frombuffer(powers, "<f4")])
+                row = np.concatenate(
+                    [
+                        np.frombuffer(crossings, kind).astype(np.float32),
+                        np.frombuffer(powers, "<f4"),
+                    ]
+                )
         except ValueError:
-            raise KitError(f"an entry of {len(crossings)} and {len(powers)} bytes, which are no arrays of {kind} and "
-                           "<f4") from None
+            raise KitError(
+                f"an entry of {len(crossings)} and {len(powers)} bytes, which are no arrays of "
+                f"{kind} and <f4"
+            ) from None
         number = int.from_bytes(count, "little") // step if 0 < len(count) <= 8 else None
         return row[None, :MAX_FEATURES + 1], number
     names = printable(", ".join(name.decode("utf-8", "replace") for name in values))[:80]
-    raise KitError(f"an entry with the fields {names}; threshold_crossings and spike_band_power, or samples wanted")
+    raise KitError(
+        f"an entry with the fields {names}; threshold_crossings and spike_band_power, or samples "
+        "wanted"
+    )
 
 # %% ../../nbs/live/rigs.ipynb #fe6772b3
 class RedisSource(LiveSource):
     "Bins that a program adds to a stream of a Redis server."
 
-    def __init__(self, address: str, stream: str = "binnedFeatures", dtype: str = "int8", user: str = "",
-                 password: str = "") -> None:
+
+    def __init__(
+        self,
+        address: str,
+        stream: str = "binnedFeatures",
+        dtype: str = "int8",
+        user: str = "",
+        password: str = "",
+    ) -> None:
         "A field `samples` is of the type; user and password are for a server that has them."
         self.host, self.port = split_address(address)
         if dtype not in SAMPLES or not stream:
-            raise KitError(f"source: 'redis:{address}/{stream}/{dtype}' should be redis:HOST:PORT/STREAM/TYPE; "
-                           f"types are {', '.join(SAMPLES)}")
-        self.address, self.login = address, {"username": user or None, "password": password or None}
-        self.redis, self.stream, self.dtype = optional_library("redis", "redis"), stream, dtype
-        self.refused, self.waiting = Counter(), f"nobody answers at {address}"
+            raise KitError(
+                f"source: 'redis:{address}/{stream}/{dtype}' should be "
+                f"redis:HOST:PORT/STREAM/TYPE; types are {', '.join(SAMPLES)}"
+            )
+        self.address = address
+        self.login = {"username": user or None, "password": password or None}
+        self.redis = optional_library("redis", "redis")
+        self.stream = stream
+        self.dtype = dtype
+        self.refused = Counter()
+        self.waiting = f"nobody answers at {address}"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they are added, also after the server or the program that adds them has started again."
-        no_retry = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)  # we try again ourselves
-        client = self.redis.Redis(self.host, self.port, protocol=2, socket_timeout=1.5, retry=no_retry, **self.login)
+        # we try again ourselves
+        no_retry = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)
+        client = self.redis.Redis(
+            self.host, self.port, protocol=2, socket_timeout=1.5, retry=no_retry, **self.login
+        )
         idle_text = f"the server at {self.address} gets nothing for {self.stream}"
         positions: dict[str, bytes] = {}  # the last entry of each stream
-        number, run, state = -1, 0, b""  # the last bin, of which start of its program; the task's state
+        # the last bin, of which start of its program; the task's state
+        number = -1
+        run = 0
+        state = b""
         while not stop.is_set():
             try:
                 if not positions:  # what was added before we came is left
-                    bins, states = client.xrevrange(self.stream, count=1), list[Any]()
-                    with suppress(self.redis.ResponseError):  # a key of this name may be something else
+                    bins = client.xrevrange(self.stream, count=1)
+                    states = list[Any]()
+                    # a key of this name may be something else
+                    with suppress(self.redis.ResponseError):
                         states = client.xrevrange(TASK_STATES, count=1)
                         positions = {TASK_STATES: states[0][0] if states else b"0-0"}
                     positions = {self.stream: bins[0][0] if bins else b"0-0"} | positions
                     state = states[0][1].get(b"taskState", b"") if states else b""
-                    self.waiting = idle_text if bins else f"the server at {self.address} has no stream {self.stream}"
+                    self.waiting = (
+                        idle_text
+                        if bins
+                        else f"the server at {self.address} has no stream {self.stream}"
+                    )
                 replies = client.xread(positions, count=MOST_READ, block=50) or ()
             except self.redis.RedisError as error:
                 refused = isinstance(error, self.redis.AuthenticationError)
-                gone = isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError)) and not refused
+                gone = (
+                    isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError))
+                    and not refused
+                )
                 if gone and "nobody" not in self.waiting:
                     self.waiting = f"the server at {self.address} has gone"
                 elif not gone or "connecting" not in str(error):
@@ -362,21 +476,34 @@ class RedisSource(LiveSource):
                     count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
                 stop.wait(0.5)
                 continue
-            entries = [(entry_id, name.decode(), values) for name, rows in replies for entry_id, values in rows]
-            # within a millisecond each stream counts its own entries, and the first stream's come first
+            entries = [
+                (entry_id, name.decode(), values)
+                for name, rows in replies
+                for entry_id, values in rows
+            ]
+            # within a millisecond each stream counts its own entries, and the first stream's come
+            # first
             for entry_id, name, values in sorted(entries, key=lambda entry: int(entry[0].split(b"-")[0])):
                 positions[name] = entry_id
                 if name != self.stream:
-                    previous, state = state, values.get(b"taskState", b"")
+                    previous = state
+                    state = values.get(b"taskState", b"")
                     if previous == SPEAKING != state and run:
-                        yield Piece(number + 1, np.zeros((0, 0), np.float32), time.perf_counter(), run, cue=True)
+                        yield Piece(
+                            number + 1,
+                            np.zeros((0, 0), np.float32),
+                            time.perf_counter(),
+                            run,
+                            cue=True,
+                        )
                     continue
                 try:
                     row, counter = entry_bin(values, self.dtype)
                 except KitError as error:
                     count_refusal(self.refused, error)
                     continue
-                self.waiting, last = idle_text, number
+                self.waiting = idle_text
+                last = number
                 number = number + 1 if counter is None else counter
                 run = run if run and number >= last else int(entry_id.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)
@@ -405,7 +532,13 @@ def choose_source(
     if name == "lsl":
         return LslSource(*rest.split("/", 2))
     if name == "redis":
-        secret = os.environ.get(password[1:]) if password.startswith("$") else read_text(password) if password else ""
+        secret = (
+            os.environ.get(password[1:])
+            if password.startswith("$")
+            else read_text(password)
+            if password
+            else ""
+        )
         if password and not (secret and secret.strip()):
             raise KitError(f"password: {printable(password)} is empty or not set")
         login, _, target = rest.removeprefix("//").rpartition("@")
@@ -414,6 +547,8 @@ def choose_source(
         stream, dtype = [*parts, *("binnedFeatures", "int8")[len(parts):]]
         return RedisSource(address, stream, dtype, user, (secret or url_secret).strip("\r\n"))
     if ":" not in kind:
-        raise KitError(f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
-                       "lsl:NAME, or redis:HOST:PORT/STREAM")
+        raise KitError(
+            f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
+            "lsl:NAME, or redis:HOST:PORT/STREAM"
+        )
     return StreamSource(kind, stays)

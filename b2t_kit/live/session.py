@@ -45,13 +45,15 @@ from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
 DISBELIEF = "the decoder does not believe its own words"
-PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late
+# seconds without a bin after which a stream is not called live, and that a decoder may be late
+PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
 class Status:
     "The state of a stream, in a word and in a line for a person."
-    # "warming up", "waiting", "live", "unsure", "untrusted", "late", "no data", "refused", "damaged", "ended", "failed"
+    # "warming up", "waiting", "live", "unsure", "untrusted", "late", "no data", "refused",
+    # "damaged", "ended", "failed"
     name: str
     text: str
 
@@ -87,8 +89,11 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
         if state.fault:
             return Status("damaged", f"damaged: {state.fault}")
         if state.belief == "untrusted":
-            return Status("untrusted", f"these words cannot be trusted: {DISBELIEF}; check participant, day and "
-                          "decoder, and the order and the sign of the channels")
+            return Status(
+                "untrusted",
+                f"these words cannot be trusted: {DISBELIEF}; check participant, day and "
+                "decoder, and the order and the sign of the channels",
+            )
         remark = f", {state.remark}" if state.remark else ""
         if state.belief:
             return Status("unsure", f"unsure: the decoder hardly believes its own words{remark}")
@@ -151,11 +156,16 @@ PLAIN = str.maketrans(dict(zip("\u2018\u2019łŁøØđĐðÐıħĦ", "''lLoOdDdD
 def plain_text(text: str) -> str:
     "Return typed text as the kit writes it: without accents, control characters and curly apostrophes."
     letters = unicodedata.normalize("NFKD", text[:500].translate(PLAIN))
-    return printable("".join(letter for letter in letters if not unicodedata.combining(letter))).strip()
+    return printable(
+        "".join(letter for letter in letters if not unicodedata.combining(letter))
+    ).strip()
 
 # %% ../../nbs/live/session.ipynb #c799277f
-UNSURE = 0.99  # words below this confidence are dotted: the fewest wrong words that look right, for few dots
-UNEXPLAINED, BESIDE = 8.0, 3.0  # nats that phonemes are better than a word, and than one beside such a word
+# words below this confidence are dotted: the fewest wrong words that look right, for few dots
+UNSURE = 0.99
+# nats that phonemes are better than a word, and than one beside such a word
+UNEXPLAINED = 8.0
+BESIDE = 3.0
 
 
 @dataclass(frozen=True)
@@ -170,20 +180,28 @@ def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
     "Return what was heard of each word of the sentence that has just ended; nothing of a decoder without a network."
     if not len(getattr(decoder, "logits", ())):
         return ()
-    windows, search = decoder.windows, decoder.search
+    windows = decoder.windows
+    search = decoder.search
     rows = torch.log_softmax(torch.from_numpy(decoder.logits / search.temperature), 1)
     rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
-    rows, start, found = rows[:, :SILENCE], 0, list[Heard]()
+    rows = rows[:, :SILENCE]
+    start = 0
+    found = list[Heard]()
     names = search.lexicon.names
     for (word, _), end_bin in zip(update.words, update.ends):
         end = (end_bin - update.began - windows.missing - windows.patch) // windows.stride + 1
-        span, start = rows[start:end], max(start, end)
-        forms = [[one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())]
+        span = rows[start:end]
+        start = max(start, end)
+        forms = [
+            [one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())
+        ]
         costs = [(float(ctc_loss(span[:, None], torch.tensor([form]), torch.tensor([len(span)]),
                                  torch.tensor([len(form)]), reduction="sum")), len(form))
                  for form in forms if 0 < len(form) <= len(span)]
         cost, phonemes = min(costs, default=(0.0, 1))
-        sounds = ("" if names != PHONEMES else " ").join(names[one] for one in collapse(span.argmax(1).tolist()))
+        sounds = ("" if names != PHONEMES else " ").join(
+            names[one] for one in collapse(span.argmax(1).tolist())
+        )
         margin = float(span.max(1).values.sum()) + cost if costs else 0.0
         found.append(Heard(sounds, margin, phonemes))
     return tuple(found)
@@ -203,12 +221,20 @@ def known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  
     joined = " ".join(sounds or "|" for sounds in unknown)
     runs = [run.split() for run in joined.split("|") if run.strip()]
     labels = {name: label for label, name in enumerate(lexicon.names) if name}
-    return tuple(" ".join(run) for run in runs if tuple(labels.get(name, 0) for name in run) in lexicon.spoken)
+    return tuple(
+        " ".join(run)
+        for run in runs
+        if tuple(labels.get(name, 0) for name in run) in lexicon.spoken
+    )
 
 # %% ../../nbs/live/session.ipynb #882426f3
-JUDGED_WORDS, FEWEST_WORDS = 6, 3  # that are judged together; fewer than the second say nothing
+# that are judged together; fewer than the second say nothing
+JUDGED_WORDS = 6
+FEWEST_WORDS = 3
 MOST_LACKING = 4.0  # nats a phoneme that a word can lack
-HARDLY, NOT = 1.0, 1.4  # nats a phoneme that words lack on average: hardly believed, and not at all
+# nats a phoneme that words lack on average: hardly believed, and not at all
+HARDLY = 1.0
+NOT = 1.4
 
 
 class Belief:
@@ -239,35 +265,58 @@ class Belief:
 
 # %% ../../nbs/live/session.ipynb #d25962dc
 MOST_HOTWORDS = 100  # that may be added while a session goes on
-MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; hotwords that wait for whoever asked
+# that wait; hotwords that wait for whoever asked
+MOST_CUES = 20
+MOST_WAITING_EACH = 5
 MOST_CALM = 1.0  # seconds, of the dial on a page
-TYPE_A_WORD = "type a name in letters, such as szczepanski, or with its sounds: szczepanski SH CH EH P AA N S K IY"
+TYPE_A_WORD = (
+    "type a name in letters, such as szczepanski, or with its sounds: szczepanski SH CH EH P AA N "
+    "S K IY"
+)
 REQUESTS = ("cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete")
-Answer = Callable[[str, bool], None]  # takes a line, and whether it is about something that was refused
+# takes a line, and whether it is about something that was refused
+Answer = Callable[[str, bool], None]
 
 
 class LiveSession:
     "A source, a decoder, and those who watch."
 
-    def __init__(self, decoder: StreamDecoder, source: LiveSource, watchers: Sequence[Watcher] = ()) -> None:
-        self.decoder, self.source, self.watchers = decoder, source, list(watchers)
+
+    def __init__(
+        self, decoder: StreamDecoder, source: LiveSource, watchers: Sequence[Watcher] = ()
+    ) -> None:
+        self.decoder = decoder
+        self.source = source
+        self.watchers = list(watchers)
         if source.num_features not in (None, decoder.features):
-            raise KitError(f"source: has {source.num_features} features, and the decoder was trained with "
-                           f"{decoder.features}")
-        # zeros stand for z-scores that are missing, the bin before for raw features, of which 0 is no average
+            raise KitError(
+                f"source: has {source.num_features} features, and the decoder was trained with "
+                f"{decoder.features}"
+            )
+        # zeros stand for z-scores that are missing, the bin before for raw features, of which 0 is
+        # no average
         self.bridge = Bridge(decoder.features, "repeat" if decoder.norm else "zero")
-        self.inbox, self.stop, self.ledger = Inbox(source), threading.Event(), DelayLedger()
-        self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else source.pace)
-        self.state, self.says = SessionState(began=time.perf_counter()), hasattr(source, "say")
+        self.inbox = Inbox(source)
+        self.stop = threading.Event()
+        self.ledger = DelayLedger()
+        self.quality = Quality(
+            decoder.features, not decoder.norm, 0 if source.waits else source.pace
+        )
+        self.state = SessionState(began=time.perf_counter())
+        self.says = hasattr(source, "say")
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.worker, self.pending = ThreadPoolExecutor(1, "hotword"), Counter[Answer]()  # what waits, by who asked
-        self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # finished ones: said, if known, and decoded
+        self.worker = ThreadPoolExecutor(1, "hotword")
+        self.pending = Counter[Answer]()  # what waits, by who asked
+        # finished ones: said, if known, and decoded
+        self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)
         self.troubles: Counter[str] = Counter()  # messages that a watcher could not show
         self.belief = Belief(getattr(decoder, "expected_loss", 0.0))
         self.marks = dict[int, SentenceMark]()  # the last one of each sentence
         self.bins = self.finals = 0
         self.keeper: Any = None  # a `Keeper`, which is also among the watchers
-        self._refused, self._status = Counter[str](), Status("", "")  # as they were a moment ago
+        # as they were a moment ago
+        self._refused = Counter[str]()
+        self._status = Status("", "")
 
     @property
     def refused(self) -> Counter[str]:
@@ -276,7 +325,8 @@ class LiveSession:
 
     def status(self) -> Status:
         "Return the current state of the stream; from any thread, at any time."
-        now, source = time.perf_counter(), self.source
+        now = time.perf_counter()
+        source = self.source
         starts = [start for start in (self.state.decoding, self.inbox.oldest, source.looked)
                   if start is not None and not source.waits]
         return stream_status(self.state, source, now, now - min(starts, default=now))
@@ -301,8 +351,13 @@ class LiveSession:
         answer: Answer | None = None,  # is told how that went; None: all watchers are
     ) -> None:
         "Request something, from any thread; raise `KitError` if that is not possible now."
-        answer, text = answer or self.note, plain_text(text)
-        if what not in REQUESTS or (what == "say" and not self.says) or (what[:4] == "keep" and not self.keeper):
+        answer = answer or self.note
+        text = plain_text(text)
+        if (
+            what not in REQUESTS
+            or (what == "say" and not self.says)
+            or (what[:4] == "keep" and not self.keeper)
+        ):
             raise KitError(f"'{printable(what[:20])}': cannot be asked of this session")
         if what == "stop":
             self.stop.set()
@@ -311,8 +366,10 @@ class LiveSession:
             is_known = is_whole(number) and 0 < int(number) <= self.finals
             valid = is_known and verdict in ("right", "wrong", "corrected", "none")
             if not valid or (verdict == "corrected") != bool(correction):
-                raise KitError(f"mark: '{text[:20]}' should be the number of a sentence and right, wrong, none, or "
-                               "corrected with the correction")
+                raise KitError(
+                    f"mark: '{text[:20]}' should be the number of a sentence and right, wrong, "
+                    "none, or corrected with the correction"
+                )
             mark = SentenceMark(int(number), verdict, correction).after(self.marks.get(int(number)))
             self.marks[mark.number] = mark
             self._tell(mark=mark)
@@ -332,15 +389,22 @@ class LiveSession:
                 self.cues.put(answer)
         elif what == "say":
             self.source.say(text)  # type: ignore[attr-defined]
-            answer(f"will be said{' when the decoder is ready' if self.state.warming else ''}: {text}", False)
+            answer(
+                f"will be said{' when the decoder is ready' if self.state.warming else ''}: {text}",
+                False,
+            )
         elif self.pending[answer] >= MOST_WAITING_EACH:
-            raise KitError(f"{MOST_WAITING_EACH} requests of this page are waiting; try again later")
+            raise KitError(
+                f"{MOST_WAITING_EACH} requests of this page are waiting; try again later"
+            )
         else:  # a search with other hotwords takes longer to build than a frame
             self.pending[answer] += 1
             self.worker.submit(self._change_hotwords, what, text, answer)
 
     def _change_hotwords(self, what: str, text: str, answer: Answer) -> None:
-        note, bad, decoder = f"expected from the next sentence on: {text}", False, self.decoder
+        note = f"expected from the next sentence on: {text}"
+        bad = False
+        decoder = self.decoder
         try:
             if what == "forget":
                 decoder.remove_hotword(text)
@@ -348,7 +412,8 @@ class LiveSession:
             elif len(decoder.hotwords) >= MOST_HOTWORDS:
                 raise KitError(f"hotword: {MOST_HOTWORDS} are expected already; remove one first")
             else:
-                # names beside each other are several words; sounds are written in capitals, and are those of one word
+                # names beside each other are several words; sounds are written in capitals, and are
+                # those of one word
                 are_names = any(letter.islower() for letter in text.partition(" ")[2])
                 try:
                     if are_names and text.split()[-1] in PHONEMES:
@@ -356,9 +421,12 @@ class LiveSession:
                     for line in text.split() if are_names else [text]:
                         decoder.add_hotword(line)
                 except KitError:
-                    raise KitError(f"hotword: '{text[:40]}' cannot be expected; {TYPE_A_WORD}") from None
+                    raise KitError(
+                        f"hotword: '{text[:40]}' cannot be expected; {TYPE_A_WORD}"
+                    ) from None
         except Exception as error:  # shown where somebody asked; a KitError says what to do
-            note, bad = str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True
+            note = str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}"
+            bad = True
         finally:
             self.pending[answer] -= 1
         answer(note, bad)
@@ -374,7 +442,8 @@ class LiveSession:
             self.state.warming = part
             self._tell()
 
-        reason, self.state.began = "stopped by an error", time.perf_counter()
+        reason = "stopped by an error"
+        self.state.began = time.perf_counter()
         try:
             self.decoder.warm_up(warming)
             if self.decoder.note:
@@ -400,11 +469,13 @@ class LiveSession:
     def _step(self) -> None:
         "Carry out requests, decode the next piece, if one comes, and report changes."
         while not self.cues.empty():
-            answer, updates = self.cues.get_nowait(), self.decoder.cue()
+            answer = self.cues.get_nowait()
+            updates = self.decoder.cue()
             self._tell(updates=updates)
             if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
-        new_piece, state = self.inbox.take(), self.state
+        new_piece = self.inbox.take()
+        state = self.state
         pieces = self.bridge.wait(time.perf_counter()) if new_piece is None else []
         if new_piece is not None:
             state.decoding = new_piece.arrived
@@ -417,7 +488,8 @@ class LiveSession:
             pieces = self.bridge.take(new_piece)
             state.remark = self.quality.remark or self.bridge.remark
         for piece in pieces:
-            arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
+            # what waits for us has not been late
+            arrived = None if self.source.waits else piece.arrived
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
                 updates = [*updates, *self.decoder.end(piece.reason)]
@@ -427,15 +499,21 @@ class LiveSession:
                 state.doubt = ""
         state.decoding, previous, self._refused = None, self._refused, self.refused
         if self._refused != previous:
-            state.refused, reason = time.perf_counter(), (self._refused - previous).most_common(1)[0][0]
+            state.refused = time.perf_counter()
+            reason = (self._refused - previous).most_common(1)[0][0]
             state.reason = f"{reason} ({self._refused[reason]} times)"
         if self.status() != self._status:
             self._tell()
 
-    def _tell(self, bins: np.ndarray | None = None, arrived: float | None = None, **more: Any) -> None:
+
+    def _tell(
+        self, bins: np.ndarray | None = None, arrived: float | None = None, **more: Any
+    ) -> None:
         bins = np.zeros((0, self.decoder.features), np.float32) if bins is None else bins
         state = self.state
-        heard = [heard_words(self.decoder, update) for update in more.get("updates", ()) if update.final]
+        heard = [
+            heard_words(self.decoder, update) for update in more.get("updates", ()) if update.final
+        ]
         for words in heard:
             state.belief = self.belief.add(words)
         self._status = self.status()
@@ -448,7 +526,9 @@ class LiveSession:
                 self.finals += 1
                 unknown = unknown_words(heard[-1])
                 known = known_sounds(self.decoder.search.lexicon, unknown) if any(unknown) else ()
-                moment = replace(moment, unknown=unknown, known=known, unsure=state.belief == "unsure")
+                moment = replace(
+                    moment, unknown=unknown, known=known, unsure=state.belief == "unsure"
+                )
                 state.doubt = ""
                 if not moment.doubt:
                     self.sentences.append((moment.said, update.sentence))
@@ -461,8 +541,14 @@ class LiveSession:
                 self.troubles[f"{type(watcher).__name__}: {error!r}"] += 1
 
 # %% ../../nbs/live/session.ipynb #25f0fc93
-REASONS = {"restart": "a restart of the sender", "stall": "a stream that stopped", "sender": "the end of the sender",
-           "source": "the end of the source", "length": "its length", "complete": "the language model"}
+REASONS = {
+    "restart": "a restart of the sender",
+    "stall": "a stream that stopped",
+    "sender": "the end of the sender",
+    "source": "the end of the source",
+    "length": "its length",
+    "complete": "the language model",
+}
 
 
 ALARMS = {"late", "no data", "refused", "damaged", "unsure", "untrusted"}
@@ -474,13 +560,15 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:  # None: standard output
         self.stream = stream or sys.stdout
         self.grows = self.stream.isatty()
-        self.before, self.status = "", ("", "")
+        self.before = ""
+        self.status = ("", "")
 
     def show(self, moment: Moment) -> None:
         "Rewrite the line, or end it."
         if moment.note:
             self._line(f"{'refused: ' if moment.bad else ''}{moment.note}")
-        kind = moment.status.name, re.sub(r"[\d.]+", "", moment.status.text)  # numbers in it change all the time
+        # numbers in it change all the time
+        kind = moment.status.name, re.sub(r"[\d.]+", "", moment.status.text)
         if kind != self.status:
             alarms = {self.status[0], kind[0]} & ALARMS
             has_remark = "live," in self.status[1] + kind[1]
@@ -489,8 +577,18 @@ class Terminal:
                 self._line(f"[{moment.status.text}]")
         for update in moment.updates:
             if update.final:
-                ending = f" ({REASONS.get(update.reason, update.reason)})" if update.reason != "cue" else ""
-                doubt = f"[not finished: {moment.doubt}] " if moment.doubt else "[unsure] " if moment.unsure else ""
+                ending = (
+                    f" ({REASONS.get(update.reason, update.reason)})"
+                    if update.reason != "cue"
+                    else ""
+                )
+                doubt = (
+                    f"[not finished: {moment.doubt}] "
+                    if moment.doubt
+                    else "[unsure] "
+                    if moment.unsure
+                    else ""
+                )
                 self._line(f"{doubt}{update.sentence or '(nothing)'}{ending}")
                 if moment.said:
                     self._line(f"  said: {moment.said}")
@@ -501,7 +599,9 @@ class Terminal:
                 self.stream.flush()
 
     def _line(self, text: str) -> None:
-        self.stream.write(f"{chr(13)}\x1b[K{printable(text)}\n" if self.grows else f"{printable(text)}\n")
+        self.stream.write(
+            f"{chr(13)}\x1b[K{printable(text)}\n" if self.grows else f"{printable(text)}\n"
+        )
         self.stream.flush()
         self.before = ""
 
@@ -536,18 +636,31 @@ def open_decoder(
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> StreamDecoder:
     "Return a decoder that is ready for bins; raise `KitError` if a file cannot be used."
-    sources = [RunLogits(run, data) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
+    sources = [
+        RunLogits(run, data) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))
+    ]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
-    options, (record, digest) = DecodeOptions(lm, **search), source.record()
+    options = DecodeOptions(lm, **search)
+    record, digest = source.record()
     first, *others = [source.decoder for source in sources]
-    words = choose_words(lm or record.model, options.lexicon, exclude + source.sentences(), names=first.order.names,
-                         training=source.training(), folder=source.words_folder(source.folder))
+    words = choose_words(
+        lm or record.model,
+        options.lexicon,
+        exclude + source.sentences(),
+        names=first.order.names,
+        training=source.training(),
+        folder=source.words_folder(source.folder),
+    )
     calibration = options.calibration(source, (), record)
     report_progress(repr(calibration))
     report_progress(about_words(*words))
     record = record.for_model(lm, words[1])
     weights = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     temperatures = [one.calibration(()).temperature for one in sources] if others else ()
-    decoder = StreamDecoder(first, options.search(words, weights, calibration), config, session, others, temperatures)
-    decoder.expected_loss = 0.0 if math.isnan(calibration.after) else calibration.after / PHONEMES_A_SENTENCE
+    decoder = StreamDecoder(
+        first, options.search(words, weights, calibration), config, session, others, temperatures
+    )
+    decoder.expected_loss = (
+        0.0 if math.isnan(calibration.after) else calibration.after / PHONEMES_A_SENTENCE
+    )
     return decoder

@@ -39,15 +39,26 @@ class Windows:
     "Smooths bins as they arrive, and cuts them into the patches of a decoder's frames."
 
     def __init__(self, config: SpeechConfig) -> None:
-        model, augment = config.model, config.augment
+        model = config.model
+        augment = config.augment
         if model.stride > model.patch:
-            raise KitError(f"stride: {model.stride} bins, but patches of {model.patch}; live decoding needs every bin")
-        self.width, self.patch, self.stride, self.partial = model.num_features, model.patch, model.stride, model.partial
-        self.sigma, self.causal, self.padded = augment.smooth, augment.causal_smoothing, model.padding == "same"
+            raise KitError(
+                f"stride: {model.stride} bins, but patches of {model.patch}; live decoding needs "
+                "every bin"
+            )
+        self.width = model.num_features
+        self.patch = model.patch
+        self.stride = model.stride
+        self.partial = model.partial
+        self.sigma = augment.smooth
+        self.causal = augment.causal_smoothing
+        self.padded = model.padding == "same"
         self.taps = len(smoothing_taps(self.sigma, causal=self.causal)) if self.sigma > 0 else 1
-        self.past = self.taps - 1 if self.causal else self.taps // 2  # bins before a bin that its smoothed value needs
+        # bins before a bin that its smoothed value needs
+        self.past = self.taps - 1 if self.causal else self.taps // 2
         self.delay = self.taps - 1 - self.past  # bins after it that it waits for
-        self.missing = self.delay if self.padded else self.taps - 1  # bins before the first smoothed one
+        # bins before the first smoothed one
+        self.missing = self.delay if self.padded else self.taps - 1
         self.start()
 
     def start(self) -> None:
@@ -64,10 +75,16 @@ class Windows:
     def push(self, bins: torch.Tensor) -> list[torch.Tensor]:  # (N, C) float32; (patch, width) each
         "Take the next bins, and return the patches that are now complete; zeros fill up to the network's width."
         self.taken += len(bins)
-        return self._cut(bins if self.width is None else functional.pad(bins, (0, self.width - bins.shape[1])))
+        return self._cut(
+            bins if self.width is None else functional.pad(bins, (0, self.width - bins.shape[1]))
+        )
 
     def _cut(self, bins: torch.Tensor) -> list[torch.Tensor]:
-        previous = bins.new_zeros(self.past if self.padded else 0, bins.shape[1]) if self.raw is None else self.raw
+        previous = (
+            bins.new_zeros(self.past if self.padded else 0, bins.shape[1])
+            if self.raw is None
+            else self.raw
+        )
         self.raw = torch.cat([previous, bins])
         if len(self.raw) < self.taps:
             return []
@@ -102,8 +119,11 @@ class AveragedSteps(FrameSteps):
     "Several networks that step together, as one: the average of their log-probabilities."
 
     def __init__(self, members: Sequence[FrameSteps], temperatures: Sequence[float] = ()) -> None:
-        self.members, self.temperatures = list(members), temperatures or [1.0] * len(members)
-        self.workers = ThreadPoolExecutor(min(len(members), available_cores()), "network", torch.set_num_threads, (1,))
+        self.members = list(members)
+        self.temperatures = temperatures or [1.0] * len(members)
+        self.workers = ThreadPoolExecutor(
+            min(len(members), available_cores()), "network", torch.set_num_threads, (1,)
+        )
 
     def start(self) -> None:
         for member in self.members:
@@ -114,7 +134,9 @@ class AveragedSteps(FrameSteps):
 
     def frame(self, window: torch.Tensor) -> np.ndarray:
         rows = self.workers.map(lambda member: member.frame(window), self.members)
-        return average_logits([tempered(row[None], one) for row, one in zip(rows, self.temperatures)])[0]
+        return average_logits(
+            [tempered(row[None], one) for row, one in zip(rows, self.temperatures)]
+        )[0]
 
     def fit_time(self, window: torch.Tensor, limit: float) -> str:  # (patch, C); seconds that a frame may take
         "Leave out the last networks until a frame takes at most `limit`; return a line about it."
@@ -131,7 +153,9 @@ class AveragedSteps(FrameSteps):
                 break
             self.members.pop()
         suffix = "" if len(self.members) == count else f" of {count}, for lack of time,"
-        return f"{len(self.members)}{suffix} networks decode together: {1e3 * seconds:.1f} ms a frame"
+        return (
+            f"{len(self.members)}{suffix} networks decode together: {1e3 * seconds:.1f} ms a frame"
+        )
 
 # %% ../../nbs/live/stream.ipynb #23b5a7d1
 @dataclass(frozen=True)
@@ -139,7 +163,8 @@ class StreamConfig:
     "Settings of streaming decoding."
 
     end_silence: float = 1.5  # seconds without a phoneme after which a sentence ends; 0: only a cue ends it
-    # end a sentence when it is complete with this probability, by the language model and the silence so far; 0: off
+    # end a sentence when it is complete with this probability, by the language model and the
+    # silence so far; 0: off
     end_confidence: float = 0.0
     pause: float = 0.3  # mean silence between two words, seconds, for that probability
     calm: float = 0.0  # seconds a word must stay unchanged before it is shown; more: later, with fewer revisions
@@ -148,9 +173,17 @@ class StreamConfig:
     alternatives: int = 3  # next-best sentences in an update
 
     def __post_init__(self) -> None:
-        check_bounds(self, {
-            "end_silence": (0, 3600), "end_confidence": (0, 1), "pause": (0.01, 60), "calm": (0, 3600),
-            "longest": (1, 3600), "alternatives": (0, 1000)})
+        check_bounds(
+            self,
+            {
+                "end_silence": (0, 3600),
+                "end_confidence": (0, 1),
+                "pause": (0.01, 60),
+                "calm": (0, 3600),
+                "longest": (1, 3600),
+                "alternatives": (0, 1000),
+            },
+        )
 
 # %% ../../nbs/live/stream.ipynb #4c45d0c5
 @dataclass(frozen=True)
@@ -164,7 +197,8 @@ class Update:
     alternatives: tuple[str, ...]  # next-best sentences
     seconds: dict[str, float]  # from the last bin's arrival: "wait", "model", "search", or "final" for a final one
     final: bool = False  # the sentence has ended
-    # why it ended: "cue", "silence", "complete", "source", "length", "restart", "stall" or "sender"; else empty
+    # why it ended: "cue", "silence", "complete", "source", "length", "restart", "stall" or
+    # "sender"; else empty
     reason: str = ""
     logits: np.ndarray | None = field(default=None, compare=False, repr=False)  # (41,) of the frame
     computed: float = field(default=0.0, compare=False)  # CPU seconds of this thread
@@ -199,18 +233,31 @@ _HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehan
 
 def _frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     "Return the settings that decide which bins a frame sees; decoders that are averaged must share them."
-    model, augment = config.model, config.augment
-    return (model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth,
-            augment.causal_smoothing)
+    model = config.model
+    augment = config.augment
+    return (
+        model.num_features,
+        model.patch,
+        model.stride,
+        model.partial,
+        model.padding,
+        augment.smooth,
+        augment.causal_smoothing,
+    )
 
 # %% ../../nbs/live/stream.ipynb #4c1796e6
 def _copy_into_memory(model: LanguageModel) -> None:
     "Copy the arrays of a language model that is mapped from a file; its numbers stay the same."
-    arrays = {name: array for name, array in model.arrays._asdict().items() if isinstance(array, np.ndarray)}
+    arrays = {
+        name: array
+        for name, array in model.arrays._asdict().items()
+        if isinstance(array, np.ndarray)
+    }
     if sum(array.nbytes for array in arrays.values()) <= _COPIED_BYTES:
         copies = {name: array.copy() for name, array in arrays.items()}
         for name, copy in copies.items():
-            copy.flags.writeable = arrays[name].flags.writeable  # so that compiled code stays the same
+            # so that compiled code stays the same
+            copy.flags.writeable = arrays[name].flags.writeable
         model.arrays = model.arrays._replace(**copies)
 
 # %% ../../nbs/live/stream.ipynb #f0fc81de
@@ -229,23 +276,35 @@ class StreamDecoder:
         "Raise `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.order = self.decoder.order
-        self.search, self.config = search, config
+        self.search = search
+        self.config = config
         self.day = day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
         for other in others:
-            if (_frame_settings(other.config), other.order.names) != (_frame_settings(settings), self.order.names):
-                raise KitError(f"{other.origin}: its frames or classes are not those of {self.decoder.origin}, so live "
-                               "they cannot be averaged; b2t decode --runs --combine pool takes both")
+            if (_frame_settings(other.config), other.order.names) != (
+                _frame_settings(settings),
+                self.order.names,
+            ):
+                raise KitError(
+                    f"{other.origin}: its frames or classes are not those of "
+                    f"{self.decoder.origin}, so live they cannot be averaged; b2t decode --runs "
+                    "--combine pool takes both"
+                )
         steps = [steps_on(decoder, self.day) for decoder in (self.decoder, *others)]
         self.steps = AveragedSteps(steps, temperatures) if others else steps[0]
         self.windows = Windows(settings)
         self.norm = RunningNorm(self.features) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS
-        self.bins, self.logits = 0, np.empty((0, len(PHONEMES)), np.float32)  # logits of the last sentence
-        self._open, self._next, self._stream = False, search, search.stream()
-        self._before: tuple[bool, int] | None = None  # what was set up in the process, while this is a context
-        self.warm, self.note = False, ""
+        self.bins = 0
+        self.logits = np.empty((0, len(PHONEMES)), np.float32)  # logits of the last sentence
+        self._open = False
+        self._next = search
+        self._stream = search.stream()
+        # what was set up in the process, while this is a context
+        self._before: tuple[bool, int] | None = None
+        self.warm = False
+        self.note = ""
         self.expected_loss = 0.0  # nats a phoneme on validation, where that is known
 
     def __enter__(self) -> "StreamDecoder":
@@ -272,7 +331,8 @@ class StreamDecoder:
         _copy_into_memory(self.search.model)
         self._stream = stream = self.search.stream(self._stream)
         stream.reserve(_HISTORIES)
-        noise, window = np.random.default_rng(0), torch.zeros(self.windows.patch, self.windows.width or self.features)
+        noise = np.random.default_rng(0)
+        window = torch.zeros(self.windows.patch, self.windows.width or self.features)
         progress("running the network, part 2 of 3")
         rows = [self._columns(window) for _ in range(20)]
         progress("compiling the search, part 3 of 3")
@@ -293,8 +353,12 @@ class StreamDecoder:
         self.steps.start()
         self._stream = self.search.stream(self._stream)
         self._rows: list[np.ndarray] = []
-        self._stable: list[tuple[str, float]] = []  # words, and since when they and all before them are the same
-        self._silent, self._spoken, self._open, self._began = 0, False, True, self.bins
+        # words, and since when they and all before them are the same
+        self._stable: list[tuple[str, float]] = []
+        self._silent = 0
+        self._spoken = False
+        self._open = True
+        self._began = self.bins
 
     def push(
         self,
@@ -304,14 +368,20 @@ class StreamDecoder:
         "Take bins; raise `KitError` if they are not finite numbers of the decoder's features."
         rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
         if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})")
+            raise KitError(
+                f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})"
+            )
         if not torch.isfinite(rows).all():
-            raise KitError("bins: have a value that is not a finite number; repair it in the source")
-        rows, updates = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy())), list[Update]()
+            raise KitError(
+                "bins: have a value that is not a finite number; repair it in the source"
+            )
+        rows = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy()))
+        updates = list[Update]()
         while len(rows):
             if not self._open:
                 self.start()
-            piece, rows = rows[: self.windows.needed], rows[self.windows.needed :]
+            piece = rows[: self.windows.needed]
+            rows = rows[self.windows.needed :]
             self.bins += len(piece)
             windows = self.windows.push(piece)
             updates += [self._frame(window, arrived) for window in windows]
@@ -321,37 +391,57 @@ class StreamDecoder:
         return updates
 
     def _columns(self, window: torch.Tensor) -> np.ndarray:
-        row = self.steps.frame(window)[: self.order.num_classes]  # of several heads the first is that of the label set
+        # of several heads the first is that of the label set
+        row = self.steps.frame(window)[: self.order.num_classes]
         return self.order.columns(row[None])[0]
 
     def _frame(self, window: torch.Tensor, arrived: float | None) -> Update:
-        start, cpu_start = time.perf_counter(), time.thread_time()
+        start = time.perf_counter()
+        cpu_start = time.thread_time()
         row = self._columns(window)
         model_end = time.perf_counter()
         self._stream.push(row)
         self._rows.append(row)
         label = int(row.argmax())
         quiet = label in (BLANK, SILENCE)
-        self._silent, self._spoken = self._silent + 1 if quiet else 0, self._spoken or not quiet
+        self._silent = self._silent + 1 if quiet else 0
+        self._spoken = self._spoken or not quiet
         words, alternatives = self._words(self._stream.partial(_CONSIDERED))
         words = words[: self._count_stable([word for word, _ in words])]
         search_end = time.perf_counter()
-        seconds = {"wait": max(start - (start if arrived is None else arrived), 0.0), "model": model_end - start,
-                   "search": search_end - model_end}
+        seconds = {
+            "wait": max(start - (start if arrived is None else arrived), 0.0),
+            "model": model_end - start,
+            "search": search_end - model_end,
+        }
         name = "" if label == BLANK else self.order.names[label]
-        return Update(len(self._rows) - 1, self.bins, name, words, alternatives, seconds, logits=row,
-                      computed=time.thread_time() - cpu_start)
+        return Update(
+            len(self._rows) - 1,
+            self.bins,
+            name,
+            words,
+            alternatives,
+            seconds,
+            logits=row,
+            computed=time.thread_time() - cpu_start,
+        )
 
-    def _words(self, hypotheses: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
+
+    def _words(
+        self, hypotheses: list[Hypothesis]
+    ) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "Return the best sentence with its confidences, and those after it."
         if not hypotheses:
             return (), ()
-        alternatives = tuple(hypothesis.sentence for hypothesis in hypotheses[1 : 1 + self.config.alternatives])
+        alternatives = tuple(
+            hypothesis.sentence for hypothesis in hypotheses[1 : 1 + self.config.alternatives]
+        )
         return tuple(zip(hypotheses[0].words, hypotheses[0].confidences)), alternatives
 
     def _count_stable(self, words: list[str]) -> int:
         "Return how many words have stayed the same for long enough to be shown."
-        seconds, previous = len(self._rows) * self.frame_seconds, self._stable
+        seconds = len(self._rows) * self.frame_seconds
+        previous = self._stable
         count = 0
         while count < min(len(words), len(previous)) and words[count] == previous[count][0]:
             count += 1
@@ -359,11 +449,15 @@ class StreamDecoder:
         return sum(since <= seconds - self.config.calm + 1e-9 for _, since in self._stable)
 
     def _end_by_itself(self) -> list[Update]:
-        silence, config = self._silent * self.frame_seconds, self.config
+        silence = self._silent * self.frame_seconds
+        config = self.config
         if self._spoken and 0 < config.end_silence <= silence + 1e-9:
             return self.end("silence")
         if self._spoken and config.end_confidence and silence:
-            if end_probability(self._stream.ending(), silence, config.pause) >= config.end_confidence:
+            if (
+                end_probability(self._stream.ending(), silence, config.pause)
+                >= config.end_confidence
+            ):
                 return self.end("complete")
         if not self._spoken and silence >= _IDLE:
             self._open = False
@@ -375,13 +469,15 @@ class StreamDecoder:
         "End the sentence, for a reason as in `Update`; only a cue ends one without words."
         if not self._open:
             return []
-        start, self._open = time.perf_counter(), False
+        start = time.perf_counter()
+        self._open = False
         updates = [self._frame(window, None) for window in self.windows.finish()]
         hypotheses = self._stream.finish() if self._rows else []
         words, alternatives = self._words(hypotheses)
         self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
         if reason == "cue" or words:
-            offset = self._began + self.windows.missing + self.windows.patch  # bins until the first frame
+            # bins until the first frame
+            offset = self._began + self.windows.missing + self.windows.patch
             times = hypotheses[0].times if hypotheses else ()
             ends = [min(offset + self.windows.stride * (end - 1), self.bins) for _, end in times]
             updates.append(Update(len(self._rows) - 1, self.bins, "", words, alternatives,
@@ -402,7 +498,9 @@ class StreamDecoder:
         "Expect 'word [PH PH ...] [boost]' from the next sentence on; raise `KitError` for a faulty line."
         new = parse_hotwords([text], "hotword")
         names = {hotword.word for hotword in new}
-        self._expect([hotword for hotword in self._next.hotwords if hotword.word not in names] + new)
+        self._expect(
+            [hotword for hotword in self._next.hotwords if hotword.word not in names] + new
+        )
 
     def remove_hotword(self, word: str) -> None:
         "Expect a word no more, from the next sentence on; raise `KitError` if it was not expected."
@@ -412,4 +510,6 @@ class StreamDecoder:
 
     def _expect(self, hotwords: list[Hotword]) -> None:
         search = self._next
-        self._next = BeamSearch(search.plain, search.model, search.config, hotwords, search.temperature)
+        self._next = BeamSearch(
+            search.plain, search.model, search.config, hotwords, search.temperature
+        )

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..cli import HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings, ReadsRun
+from ..cli import HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings
+from ..cli import ReadsRun
 from ..cli import UNSET, RunFolders, exactly_one
 from ..core.program import SUCCESS, report_progress
 from ..core.settings import TEMPERATURE, check_bounds
@@ -44,15 +45,26 @@ class SendStream(Speaks):
     def act(self) -> int:
         from b2t_kit.live.rigs import StreamSender, choose_source
 
-        source = choose_source("participant" if self.say else "recording", self.data, self.split, self.session,
-                               self.trials, pace=self.pace, sentences=list(self.say), stays=False)
+        source = choose_source(
+            "participant" if self.say else "recording",
+            self.data,
+            self.split,
+            self.session,
+            self.trials,
+            pace=self.pace,
+            sentences=list(self.say),
+            stays=False,
+        )
         sender = StreamSender(self.address, source.waits)
         try:
             report_progress(f"at {self.address}, waiting for b2t live --source {self.address}")
             sender.send_all(source, threading.Event())
         finally:
             sender.close()
-            print(f"{sender.sent:,} bins sent, {sender.dropped:,} left out because the receiver was slow")
+            print(
+                f"{sender.sent:,} bins sent, {sender.dropped:,} left out because the receiver was "
+                "slow"
+            )
         return SUCCESS
 
 # %% ../../nbs/live/verbs.ipynb #7bfdfa36
@@ -103,25 +115,51 @@ class Live(Speaks, ReadsRun, HasSettings):
         data = training_recordings(self.run or self.runs[0], self.data)
         kind = self.source or ("participant" if self.say else "recording")
         is_typed = kind == "participant" and not self.say and not self.page
-        source = choose_source(kind, data, self.split, self.session, self.trials, pace=self.pace,
-                               sentences=list(self.say), stays=is_typed or self.page, password=self.password)
+        source = choose_source(
+            kind,
+            data,
+            self.split,
+            self.session,
+            self.trials,
+            pace=self.pace,
+            sentences=list(self.say),
+            stays=is_typed or self.page,
+            password=self.password,
+        )
         # what may be refused, before the decoder, which takes long
         socket = listen(self.host, self.port) if self.page else None
         if self.keep:
             check_folder(self.keep)
         report_progress("preparing the decoder")
-        decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
-                               lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
-                               config=self.settings, data=data)
+        decoder = open_decoder(
+            self.run or self.runs,
+            getattr(source, "session", self.session),
+            self.lm,
+            lexicon=self.lexicon,
+            hotwords=self.hotwords,
+            temperature=self.temperature,
+            config=self.settings,
+            data=data,
+        )
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)
-            options |= {"temperature": decoder.search.temperature, "lm": decoder.search.model.path or self.lm,
-                        "source": kind.rpartition("@")[2]}  # no password
+            options |= {
+                "temperature": decoder.search.temperature,
+                "lm": decoder.search.model.path or self.lm,
+                "source": kind.rpartition("@")[2],
+            }  # no password
             keep_session(session, self.keep, options, self.keep_features)
             megabytes = 4 * decoder.features / BIN_SECONDS * 3600 / 1e6 if self.keep_features else 0
-            report_progress(f"what is heard is kept in {printable(self.keep)}, {5 + megabytes:.0f} MB per hour at most")
-        with PageServer(session, self.host, origin=self.origin, bound=socket) if socket else nullcontext() as server:
+            report_progress(
+                f"what is heard is kept in {printable(self.keep)}, {5 + megabytes:.0f} MB per "
+                "hour at most"
+            )
+        with (
+            PageServer(session, self.host, origin=self.origin, bound=socket)
+            if socket
+            else nullcontext() as server
+        ):
             if server:
                 report_progress(f"page: {server.url}\nfor the people around: {server.listener_url}")
             if is_typed:
@@ -133,7 +171,9 @@ class Live(Speaks, ReadsRun, HasSettings):
             finally:
                 if session.keeper:
                     session.keeper.stop()
-                missing = missing_words(decoder.search.lexicon, [sentence for sentence, _ in session.sentences])
+                missing = missing_words(
+                    decoder.search.lexicon, [sentence for sentence, _ in session.sentences]
+                )
                 print(f"\n{session.ledger}\nstream: {session.counted()}", flush=True)
                 if missing:
                     print(missing, flush=True)

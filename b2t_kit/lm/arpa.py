@@ -44,8 +44,10 @@ def line_blocks(path: str | Path, longest: int = _LINE) -> Iterator[tuple[int, l
                 lines = block.removesuffix(b"\n").split(b"\n")
                 if max(map(len, lines)) > longest:
                     number += next(row for row, line in enumerate(lines) if len(line) > longest)
-                    raise KitError(f"{path}: line {number}: is longer than {longest:,} bytes; write one sentence or "
-                                   "n-gram a line")
+                    raise KitError(
+                        f"{path}: line {number}: is longer than {longest:,} bytes; write one "
+                        "sentence or n-gram a line"
+                    )
                 yield number, lines
                 number += len(lines)
     except (EOFError, zlib.error, OSError) as error:
@@ -74,30 +76,42 @@ SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
 
 def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
     "Return the n-grams of 1, 2, ... words of the lines of a file, each split into fields, and add the words."
-    counts, tables, ids = list[int](), list[Ngrams](), dict[bytes, int]()
+    counts = list[int]()
+    tables = list[Ngrams]()
+    ids = dict[bytes, int]()
     if next(rows) != [b"\\data\\"]:
-        raise ValueError("is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, KenLM); "
-                         "b2t lm build makes one")
+        raise ValueError(
+            "is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, "
+            "KenLM); b2t lm build makes one"
+        )
     for fields in rows:
         if fields[0].startswith(b"\\"):
             break
-        n, match = len(counts) + 1, re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
+        n = len(counts) + 1
+        match = re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
         if match is None or int(match[1]) != n:
             raise ValueError(f"should be 'ngram {n}=' and a number")
         counts.append(int(match[2]))
     if not 1 <= len(counts) <= MAX_ORDER or not counts[0]:
         raise ValueError(f"the file declares no single words, or n-grams of more than {MAX_ORDER}")
     if (needed := _NGRAM_BYTES * sum(counts)) > free_memory():
-        raise ValueError(f"{sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory; KenLM makes a file that is "
-                         "read as it is: build_binary trie MODEL.arpa MODEL.bin")
+        raise ValueError(
+            f"{sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory; KenLM makes a file "
+            "that is read as it is: build_binary trie MODEL.arpa MODEL.bin"
+        )
     for n, number in enumerate(counts, 1):
         if fields != [b"\\%d-grams:" % n]:
             raise ValueError(f"is not \\{n}-grams:, {_MISCOUNTED}")
-        numbers, ln_p, back, inner = growing("I"), growing("f"), growing("f"), n < len(counts)
+        numbers = growing("I")
+        ln_p = growing("f")
+        back = growing("f")
+        inner = n < len(counts)
         for fields in islice(rows, number):
             if not n < len(fields) <= n + 1 + inner:
-                raise ValueError(f"should be one of {number:,} n-grams: a probability, {n} word{'s' * (n > 1)} and "
-                                 f"{'perhaps a' if inner else 'no'} backoff weight")
+                raise ValueError(
+                    f"should be one of {number:,} n-grams: a probability, {n} word{'s' if n > 1 else ''} "
+                    f"and {'perhaps a' if inner else 'no'} backoff weight"
+                )
             if n == 1:
                 if fields[1] in ids:
                     raise ValueError(f"the word '{fields[1].decode()}' is there already")
@@ -110,8 +124,12 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
             if ln_p[-1] > 0:
                 raise ValueError("the probability is above 1 (its logarithm above 0)")
         if not {b"<s>", b"</s>"} <= ids.keys():
-            raise ValueError("there is no <s> or no </s> among the words before: no sentence could begin or end")
-        tables.append(Ngrams(np.array(numbers, np.uint32).reshape(-1, n), np.array(ln_p), np.array(back)))
+            raise ValueError(
+                "there is no <s> or no </s> among the words before: no sentence could begin or end"
+            )
+        tables.append(
+            Ngrams(np.array(numbers, np.uint32).reshape(-1, n), np.array(ln_p), np.array(back))
+        )
         fields = next(rows)
     if fields != [b"\\end\\"]:
         raise ValueError(f"is not \\end\\, {_MISCOUNTED}")
@@ -121,7 +139,8 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
 # %% ../../nbs/lm/arpa.ipynb #930d5740
 def read_arpa(path: str | Path) -> LanguageModel:
     "Return the model of an ARPA file; raise `KitError` naming the line of the first fault."
-    words, number = list(SPECIAL), 0  # the line that is read
+    words = list(SPECIAL)
+    number = 0  # the line that is read
 
     def rows() -> Iterator[list[bytes]]:
         nonlocal number
@@ -134,8 +153,10 @@ def read_arpa(path: str | Path) -> LanguageModel:
         tables = _parse_arpa(rows(), words)
     except (StopIteration, KeyError, ValueError) as error:
         reasons: dict[type, object] = {
-            StopIteration: "the file ends here; it is cut short", KeyError: f"the word {error} is not among the words",
-            UnicodeDecodeError: "the word is not UTF-8 text; convert the file with iconv"}
+            StopIteration: "the file ends here; it is cut short",
+            KeyError: f"the word {error} is not among the words",
+            UnicodeDecodeError: "the word is not UTF-8 text; convert the file with iconv",
+        }
         raise KitError(f"{path}: line {number}: {reasons.get(type(error), error)}") from error
     if "".join(words[3:]).isupper():
         words[3:] = map(str.lower, words[3:])
@@ -154,7 +175,10 @@ def ngrams_of(model: LanguageModel, n: int, what: str) -> Iterator[tuple[np.ndar
         numbers = np.zeros((len(nodes), n), np.uint32)
         for column in reversed(range(n)):
             numbers[:, column] = model.arrays.word[ancestors]
-            ancestors = np.searchsorted(model.arrays.first[:-1], ancestors.astype(np.uint32), side="right") - 1
+            ancestors = (
+                np.searchsorted(model.arrays.first[:-1], ancestors.astype(np.uint32), side="right")
+                - 1
+            )
         yield nodes, numbers
 
 # %% ../../nbs/lm/arpa.ipynb #39676620
@@ -172,10 +196,15 @@ def write_arpa(model: LanguageModel, path: str | Path) -> Path:
                 if n < model.order:
                     weights = back[nodes].astype(np.float64) / math.log(10)
                     needed = (first[nodes] < first[nodes + 1]) | (weights != 0)
-                    endings = [f"\t{weight:.9g}" if is_needed else "" for weight, is_needed in zip(weights, needed)]
+                    endings = [
+                        f"\t{weight:.9g}" if is_needed else ""
+                        for weight, is_needed in zip(weights, needed)
+                    ]
                 log10_p = ln_p[nodes].astype(np.float64) / math.log(10)
-                file.writelines(f"{value:.9g}\t{' '.join(model.words[word] for word in row)}{ending}\n".encode()
-                                for value, row, ending in zip(log10_p, numbers.tolist(), endings))
+                file.writelines(
+                    f"{value:.9g}\t{' '.join(model.words[word] for word in row)}{ending}\n".encode()
+                    for value, row, ending in zip(log10_p, numbers.tolist(), endings)
+                )
         file.write(b"\n\\end\\\n")
         if file is not raw:
             file.close()
@@ -203,7 +232,9 @@ def format_of(path: str | Path) -> str:
 def check_model_name(out: str | Path) -> None:
     "Raise `KitError` if no model can be written to this path."
     if not str(out).endswith((SUFFIX, ".arpa", ".arpa.gz")):
-        raise KitError(f"{out}: the name should end in {SUFFIX}, .arpa or .arpa.gz, which says the format")
+        raise KitError(
+            f"{out}: the name should end in {SUFFIX}, .arpa or .arpa.gz, which says the format"
+        )
     check_target(out)
 
 # %% ../../nbs/lm/arpa.ipynb #2d0760ce
@@ -220,20 +251,39 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
         return ", ".join(f"{name} {_spelled_out(item, depth - 1)}" for name, item in value.items())
     if isinstance(value, list) and depth:
         return " ".join(_spelled_out(item, depth - 1) for item in value)
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
 
 
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return a model's content, memory and origin."
-    size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
+    size = os.path.getsize(str(model.path))
+    kind = format_of(str(model.path))
     mapped = "mapped: what is used is read, and pages are shared"
     loaded = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
-    unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
-    rows = {"format": f"{kind}, {model.kind}" if model.kind else kind, "order": str(model.order),
-            "n-grams": sizes_of(model), "words": f"{model.num_words:,}{unspelled}; their probabilities sum to "
-                                                 f"{model.mass:.3g}",
-            "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
-            "memory": loaded if kind == "ARPA text" else mapped, "fingerprint": model.hash,
-            "checked": f"for {len(model.checked):,} sentences that will be scored"}
-    rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
+    unspelled = (
+        ""
+        if model.words
+        else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
+    )
+    rows = {
+        "format": f"{kind}, {model.kind}" if model.kind else kind,
+        "order": str(model.order),
+        "n-grams": sizes_of(model),
+        "words": f"{model.num_words:,}{unspelled}; their probabilities sum to {model.mass:.3g}",
+        "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
+        "memory": loaded if kind == "ARPA text" else mapped,
+        "fingerprint": model.hash,
+        "checked": f"for {len(model.checked):,} sentences that will be scored",
+    }
+    rows |= {
+        f"its {name}": _spelled_out(value)
+        for name, value in model.origin.items()
+        if name != "discounts"
+    }
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])

@@ -42,13 +42,18 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             block = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             line = number + data[: error.start].count(b"\n")
-            raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
-                           "iconv") from None
-        if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
+            raise KitError(
+                f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with iconv"
+            ) from None
+        if number == 1 and (
+            block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")
+        ):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
         if number == 1 and len(lines) > 1 and (kind := utterance_kind(block.split("\n")[:1000])):
-            raise KitError(f"{text}: line 1: its {kind} word names an utterance, as in each line; give the "
-                           "sentences alone")
+            raise KitError(
+                f"{text}: line 1: its {kind} word names an utterance, as in each line; give the "
+                "sentences alone"
+            )
         losses.look(block)
         yield str(text), number, normalise_lines(MISSING_LINE.sub("", block))
     if told := str(losses):
@@ -65,10 +70,13 @@ def read_tokens(
 ) -> tuple[list[str], np.ndarray]:  # words by number, (T,) uint32 text: each sentence between 1 and 2
     "Return all sentences of some texts as numbers; raise `KitError` if there are none, or too many words."
     numbers: dict[str, int] = defaultdict(count(len(SPECIAL)).__next__, {UNKNOWN_WORD: UNKNOWN})
-    parts, size, spelled = list[np.ndarray](), 0, 0
+    parts = list[np.ndarray]()
+    size = 0
+    spelled = 0
     for text in texts:
         for source, first, block in text_blocks(text):
-            tokens, start = list[int](), len(numbers)
+            tokens = list[int]()
+            start = len(numbers)
             for line, words in enumerate(map(str.split, block.split("\n")), first):
                 if words and (keep is None or keep(words, f"{source}, line {line}")):
                     tokens.append(START)
@@ -76,10 +84,16 @@ def read_tokens(
                     tokens.append(END)
             parts.append(np.array(tokens, np.uint32))
             size += len(tokens)
-            spelled += sum(_WORD_BYTES + 2 * len(word) for word in islice(reversed(numbers), len(numbers) - start))
+            spelled += sum(
+                _WORD_BYTES + 2 * len(word)
+                for word in islice(reversed(numbers), len(numbers) - start)
+            )
             if spelled + 8 * size > memory:
-                raise KitError(f"the text has more than {len(numbers):,} different words, or very long ones, or "
-                               f"more than {size:,} in all: too many for the memory; clean it, or allow more")
+                raise KitError(
+                    f"the text has more than {len(numbers):,} different words, or very long ones, "
+                    f"or more than {size:,} in all: too many for the memory; clean it, or allow "
+                    "more"
+                )
     if not size:
         raise KitError("the text has no sentence: every line is empty, or left out")
     return [*SPECIAL, *islice(numbers, 1, None)], np.concatenate(parts)
@@ -132,23 +146,29 @@ def count_ngrams(
     "Return the counts of all n-grams of a text; raise `KitError` if they need more memory."
     def afford(needed: int) -> None:
         if needed > memory:
-            raise KitError(f"the n-grams of up to {n} words need more than {memory / 1e6:,.0f} MB of memory; allow "
-                           "more, lower the order, or build with KenLM, which sorts on the disk: "
-                           f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa")
+            raise KitError(
+                f"the n-grams of up to {n} words need more than {memory / 1e6:,.0f} MB of memory; "
+                "allow more, lower the order, or build with KenLM, which sorts on the disk: "
+                f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa"
+            )
 
     def keys_of(part: slice) -> tuple[np.ndarray, np.ndarray]:
         "Places at which an n-gram begins, and its prefix's row and last word as one number."
-        positions = part.start + np.flatnonzero((rows[part] != _OUTSIDE) & (stream[n - 2 :][part] != END))
+        positions = part.start + np.flatnonzero(
+            (rows[part] != _OUTSIDE) & (stream[n - 2 :][part] != END)
+        )
         return positions, rows[positions].astype(np.uint64) * np.uint64(size) + stream[positions + n - 1]
 
     numbers = np.arange(size, dtype=np.uint32)
     tables = [NgramTable(np.zeros_like(numbers), numbers, np.zeros_like(numbers),
                          np.bincount(stream, minlength=size).astype(np.uint32))]
-    rows, below = stream, np.zeros(0, np.uint64)
+    rows = stream
+    below = np.zeros(0, np.uint64)
     for n in range(2, order + 1):
         num_ngrams = sum(len(table.word) for table in tables)
         afford(16 * num_ngrams + 18 * len(stream))
-        num_positions, used = len(stream) - n + 1, 0
+        num_positions = len(stream) - n + 1
+        used = 0
         keys = np.empty(num_positions, np.uint64)
         for part in chunks(num_positions, BLOCK, f"counting n-grams of {n} words"):
             block = keys_of(part)[1]
@@ -159,11 +179,13 @@ def count_ngrams(
         first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:used])
         num_ngrams += len(first)
         afford(max(16 * len(stream) + 24 * num_ngrams, _COUNT_BYTES * num_ngrams))
-        counts, keys = np.diff(first, append=used).astype(np.uint32), keys[first]
+        counts = np.diff(first, append=used).astype(np.uint32)
+        keys = keys[first]
         del first
         prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
         for part in chunks(len(keys), BLOCK):
-            prefix[part], word[part] = keys[part] // np.uint64(size), keys[part] % np.uint64(size)
+            prefix[part] = keys[part] // np.uint64(size)
+            word[part] = keys[part] % np.uint64(size)
             suffix[part] = word[part] if n == 2 else np.searchsorted(
                 below, tables[-1].suffix[prefix[part]] * np.uint64(size) + word[part])
         tables.append(NgramTable(prefix, word, suffix, counts))
@@ -172,7 +194,8 @@ def count_ngrams(
             next_rows = np.full(len(stream), _OUTSIDE)
             for part in chunks(num_positions, BLOCK, f"numbering n-grams of {n} words"):
                 positions, block = keys_of(part)
-                sorting = np.argsort(block)  # neighbours are found eight times as fast as keys in any order
+                # neighbours are found eight times as fast as keys in any order
+                sorting = np.argsort(block)
                 next_rows[positions[sorting]] = np.searchsorted(keys, block[sorting])
             rows = next_rows
     return tables
@@ -193,36 +216,51 @@ def discounts(counts: np.ndarray) -> np.ndarray:  # (4,) for counts 0, 1, 2, and
     return np.array([0.0, *_FALLBACK])
 
 # %% ../../nbs/lm/build.ipynb #8cb0b3fd
-def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list[Level], list[np.ndarray]]:
+def kneser_ney(
+    tables: Sequence[NgramTable], prune: Sequence[int]
+) -> tuple[list[Level], list[np.ndarray]]:
     "Return interpolated modified Kneser-Ney probabilities."
-    levels, amounts = list[Level](), list[np.ndarray]()
-    initial, p = tables[0].word == START, np.zeros(0)  # n-grams that begin a sentence, which nothing precedes
+    levels = list[Level]()
+    amounts = list[np.ndarray]()
+    initial = tables[0].word == START  # n-grams that begin a sentence, which nothing precedes
+    p = np.zeros(0)
     for n, (table, limit) in enumerate(zip(tables, prune), 1):
-        below, initial = p, initial[table.prefix] if n > 1 else initial
+        below = p
+        initial = initial[table.prefix] if n > 1 else initial
         adjusted = table.count
         if n < len(tables):
-            adjusted = np.where(initial, table.count, np.bincount(tables[n].suffix, minlength=len(table.count)))
+            adjusted = np.where(
+                initial, table.count, np.bincount(tables[n].suffix, minlength=len(table.count))
+            )
         if n == 1:
             adjusted = np.where(initial, 0, adjusted)  # <s> is never predicted
         amounts.append(discounts(adjusted))
         discount = amounts[-1][np.minimum(adjusted, 3)]
         if n == 1:
-            kept, usable, prefix = np.ones(len(adjusted), bool), table.word != UNKNOWN, table.prefix
+            kept = np.ones(len(adjusted), bool)
+            usable = table.word != UNKNOWN
+            prefix = table.prefix
             total = adjusted.sum()
             p = (adjusted - discount) / total + discount.sum() / total / (len(adjusted) - 1)
         else:
             usable = (table.count > limit) & usable[table.prefix] & usable[table.suffix]
             discount[~usable] = adjusted[~usable]
-            total, mass = (np.bincount(table.prefix, part, len(below)) for part in (adjusted, discount))
+            total, mass = (
+                np.bincount(table.prefix, part, len(below)) for part in (adjusted, discount)
+            )
             gamma = np.divide(mass, total, out=np.ones(len(below)), where=total > 0)
-            p = np.subtract(adjusted, discount, out=discount)  # in place: a large text has a hundred million n-grams
+            # in place: a large text has a hundred million n-grams
+            p = np.subtract(adjusted, discount, out=discount)
             for part in chunks(len(p), BLOCK):
                 head = table.prefix[part]
                 p[part] = p[part] / total[head] + gamma[head] * below[table.suffix[part]]
             levels[-1].back[:] = np.log(gamma[kept])
-            prefix, kept = (np.cumsum(kept) - kept).astype(np.uint32)[table.prefix[usable]], usable
+            prefix = (np.cumsum(kept) - kept).astype(np.uint32)[table.prefix[usable]]
+            kept = usable
         with np.errstate(divide="ignore"):
-            ln_p = np.concatenate([np.log(p[part][kept[part]]).astype(np.float32) for part in chunks(len(p), BLOCK)])
+            ln_p = np.concatenate(
+                [np.log(p[part][kept[part]]).astype(np.float32) for part in chunks(len(p), BLOCK)]
+            )
         levels.append(Level(prefix, table.word[kept], ln_p, np.zeros(len(ln_p), np.float32)))
     levels[0].ln_p[START] = _LN_START
     return levels, amounts
@@ -242,8 +280,11 @@ def train_language_model(
     if not 1 <= order <= MAX_ORDER:
         raise KitError(f"order: {order} is not from 1 to {MAX_ORDER}")
     if len(prune) > order or sorted(limits) != limits or limits[0]:
-        raise KitError(f"prune: {' '.join(map(str, prune))} should be at most {order} thresholds that begin with 0, "
-                       "since single words are left out by min_count or a vocabulary, and never become smaller")
+        raise KitError(
+            f"prune: {' '.join(map(str, prune))} should be at most {order} thresholds that begin "
+            "with 0, since single words are left out by min_count or a vocabulary, and never "
+            "become smaller"
+        )
     memory = memory or free_memory()
     words, stream = read_tokens(texts, keep, memory)
     words = choose_vocabulary(words, stream, vocabulary, min_count)
@@ -255,4 +296,6 @@ def train_language_model(
               "unknown": int(count[UNKNOWN]), "order": order, "prune": limits,
               "discounts": [amount[1:].round(6).tolist() for amount in amounts]}
     del tables
-    return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin)
+    return LanguageModel(
+        words, compile_arrays(levels), [len(level.word) for level in levels], origin
+    )

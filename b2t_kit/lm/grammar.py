@@ -19,7 +19,8 @@ def default_language_model(exclude: Iterable[str] = ()) -> LanguageModel:
     "Return a small model of the kit's own sentences, without those that will be scored."
     from b2t_kit.lm.build import train_language_model# here, since numba takes a second
 
-    rng, guard = np.random.default_rng(20_000), LeakGuard(exclude, "drop")
+    rng = np.random.default_rng(20_000)
+    guard = LeakGuard(exclude, "drop")
     text = [draw_sentence(rng, held_out=False) for _ in range(DEFAULT_SENTENCES)]
     model = train_language_model([text], 4, vocabulary=kit_words(), keep=guard)
     model.origin["texts"] = ["the kit's own sentences"]

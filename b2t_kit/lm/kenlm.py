@@ -31,9 +31,17 @@ from .arpa import format_of, read_arpa
 from .sphinx import read_sphinx
 
 # %% ../../nbs/lm/kenlm.ipynb #59ea0ec6
-KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
-               "quantised trie with compressed pointers")
-_FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack("<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
+KENLM_KINDS = (
+    "probing",
+    "probing with rest costs",
+    "trie",
+    "quantised trie",
+    "trie with compressed pointers",
+    "quantised trie with compressed pointers",
+)
+_FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack(
+    "<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1
+)
 _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, version of the kind
 
 # %% ../../nbs/lm/kenlm.ipynb #8b92cf08
@@ -50,18 +58,33 @@ class KenlmHeader(NamedTuple):
 def parse_header(data: bytes) -> KenlmHeader:
     "Return the header in the first bytes of a file; raise `DamagedModel` if it cannot be one."
     if data[: len(_FRONT)] != _FRONT or len(data) < len(_FRONT) + _FIXED.size:
-        raise DamagedModel("begins like a KenLM file but is none of version 5 for this processor, or unfinished")
+        raise DamagedModel(
+            "begins like a KenLM file but is none of version 5 for this processor, or unfinished"
+        )
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
-    supported = order >= 2 and kind < len(KENLM_KINDS) and version == (kind > 1) and start + 8 * order <= len(data)
-    if not supported or not 3 <= counts[0] < 2**32 - 1 or max(counts) >= 2**48 or not 1 <= multiplier < 1000:
-        raise DamagedModel(f"its header says kind {kind}, version {version}, counts {', '.join(map(str, counts))} and "
-                           f"multiplier {multiplier:g}")
+    supported = (
+        order >= 2
+        and kind < len(KENLM_KINDS)
+        and version == (kind > 1)
+        and start + 8 * order <= len(data)
+    )
+    if (
+        not supported
+        or not 3 <= counts[0] < 2**32 - 1
+        or max(counts) >= 2**48
+        or not 1 <= multiplier < 1000
+    ):
+        raise DamagedModel(
+            f"its header says kind {kind}, version {version}, counts "
+            f"{', '.join(map(str, counts))} and multiplier {multiplier:g}"
+        )
     return KenlmHeader(kind, counts, multiplier, has_words, (start + 8 * order + 7) // 8 * 8)
 
 # %% ../../nbs/lm/kenlm.ipynb #40ad0ed8
-_FACTOR, _WHOLE = 0xC6A4A7935BD1E995, 2**64 - 1
+_FACTOR = 0xC6A4A7935BD1E995
+_WHOLE = 2**64 - 1
 
 
 def word_hash(word: str) -> int:  # 64 bits
@@ -88,22 +111,30 @@ class KenlmProbing(NamedTuple):
 # %% ../../nbs/lm/kenlm.ipynb #47377c6b
 def map_probing(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmProbing, int]:
     "Return where the tables of a file (bytes,) are, and where they end."
-    rows = [max(count + 1, int(np.float32(header.multiplier) * np.float32(count))) for count in header.counts]
+    rows = [
+        max(count + 1, int(np.float32(header.multiplier) * np.float32(count)))
+        for count in header.counts
+    ]
     rows.insert(1, header.counts[0] + 1)
     wide = [3, 2, *[4] * (len(header.counts) - 2), 3]
     *start, end = accumulate(map(operator.mul, rows, wide), initial=(header.size + 8) // 4)
     cells = data[: len(data) // 4 * 4].view(np.uint32)
-    return KenlmProbing(cells, *(np.array(column, np.int64) for column in (start, rows, wide))), 4 * end
+    return KenlmProbing(
+        cells, *(np.array(column, np.int64) for column in (start, rows, wide))
+    ), 4 * end
 
 # %% ../../nbs/lm/kenlm.ipynb #e5f80013
-_EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
+_EARLIER = np.uint64(8978948897894561157)
+_WORD = np.uint64(17894857484156487943)
+_32 = np.uint64(32)
 _ABSENT = -1
 
 # %% ../../nbs/lm/kenlm.ipynb #f934552f
 @compiled
 def find_key(model, table, key):  # first cell after the key; _ABSENT if the table does not have it
     "Look a key up in a hash table; raise `DamagedModel` if the table lies outside the file or has no empty bucket."
-    rows, wide = model.rows[table], model.wide[table]
+    rows = model.rows[table]
+    wide = model.wide[table]
     row = np.int64(key % np.uint64(rows))
     for _ in range(rows):
         cell = model.start[table] + wide * row
@@ -123,7 +154,8 @@ KENLM_STATE = np.dtype([
     ("back", np.float32, (MAX_ORDER - 1,)),  # log10 backoff weights of its last 1, 2, ... words
     ("length", np.int32),  # words that matter
 ], align=True)
-_SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
+_SIGN = np.uint32(1 << 31)
+_LN10 = math.log(10)
 
 # %% ../../nbs/lm/kenlm.ipynb #59c1e1e5
 @compiled
@@ -157,10 +189,13 @@ def finish_score(state, new, word, log10_p, matched):  # matched: words of the l
 @compiled
 def _probing_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
-    top, cell = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
+    top = len(model.start) - 1
+    cell = model.start[1] + 2 * np.int64(word)
     if word < 0 or word >= model.rows[1] or cell + 2 > len(model.cells):
         raise DamagedModel("a word lies outside the file")
-    log10_p, matched, key = model.cells[cell], 1, np.uint64(word)
+    log10_p = model.cells[cell]
+    matched = 1
+    key = np.uint64(word)
     new.length = 0
     _keep_context(new, 1, model.cells[cell + 1])
     for index in range(min(state.length, top - 1)):
@@ -170,7 +205,8 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
         entry = find_key(model, index + 2, key)
         if entry == _ABSENT:
             break
-        log10_p, matched = model.cells[entry], index + 2
+        log10_p = model.cells[entry]
+        matched = index + 2
         if matched < top:
             _keep_context(new, matched, model.cells[entry + 1])
     return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
@@ -180,7 +216,9 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
         return None
-    return lambda model, states, before, after, word: _probing_step(model, states[before], states[after], word)
+    return lambda model, states, before, after, word: _probing_step(
+        model, states[before], states[after], word
+    )
 
 # %% ../../nbs/lm/kenlm.ipynb #ec9936a4
 class KenlmTrie(NamedTuple):
@@ -202,26 +240,38 @@ class KenlmTrie(NamedTuple):
 # %% ../../nbs/lm/kenlm.ipynb #0700705b
 def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     "Return where the levels of a file (bytes,) are, and where they end; raise `DamagedModel` for impossible bits."
-    counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
-    offset, word_bits, p_bits, back_bits, limit = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
+    counts = header.counts
+    top = len(header.counts)
+    packed = header.kind in (4, 5)
+    offset = header.size + 8 + 8 * counts[0]
+    word_bits = counts[0].bit_length()
+    p_bits = 31
+    back_bits = 32
+    limit = 0
     values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
         version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
         if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
-            raise DamagedModel(f"version {version} of quantisation with {p_bits} and {back_bits} bits")
+            raise DamagedModel(
+                f"version {version} of quantisation with {p_bits} and {back_bits} bits"
+            )
         offset += 8
         for n in range(2, top + 1):
             values.append([8 * offset, 8 * (offset + (4 << p_bits))])
             offset += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
-    single, offset = offset // 8, offset + 16 * (counts[0] + 2)
+    single = offset // 8
+    offset = offset + 16 * (counts[0] + 2)
     if packed and top > 2:
         version, limit = [*data[offset : offset + 2].tolist(), 0, 0][:2]
         if version != 0:
             raise DamagedModel(f"version {version} of compressed pointers")
     columns: list[list[int]] = [[0] * 5, [0] * 5]
     for n, (entries, below) in enumerate(zip(counts[1:], (*counts[2:], 0)), 2):
-        upper, child, steps = (offset + 7) // 8 + 1, below.bit_length(), 0
-        if packed and n < top:  # the number of upper bits that makes the file smallest is left out of the pointers
+        upper = (offset + 7) // 8 + 1
+        child = below.bit_length()
+        steps = 0
+        # the number of upper bits that makes the file smallest is left out of the pointers
+        if packed and n < top:
             sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
                      for left_out in range(min(child, limit) + 1)]
             child -= sizes.index(min(sizes))
@@ -230,16 +280,27 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
         width = word_bits + p_bits + (back_bits + child if n < top else 0)
         columns.append([8 * offset, width, child, upper, steps])
         offset += ((1 + entries) * width + 7) // 8 + 8
-    fields = dict(zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy()))
+    fields = dict(
+        zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy())
+    )
     tables = np.array(values if len(values) > 2 else np.zeros((top + 1, 2)), np.int64)
-    return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), single, np.array([0, *counts]), **fields,
-                     values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), offset
+    return KenlmTrie(
+        data[: len(data) // 8 * 8].view(np.uint64),
+        single,
+        np.array([0, *counts]),
+        **fields,
+        values=tables,
+        word_bits=word_bits,
+        p_bits=p_bits,
+        back_bits=back_bits,
+    ), offset
 
 # %% ../../nbs/lm/kenlm.ipynb #e1a417de
 @compiled
 def read_bits(bits, place, width):  # uint64, up to 57 bits
     "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
-    index, shift = place >> 6, place & 63
+    index = place >> 6
+    shift = place & 63
     if index < 0 or index + (shift + width > 64) >= len(bits):
         raise DamagedModel("an n-gram lies outside the file")
     field = bits[index] >> np.uint64(shift)
@@ -251,7 +312,8 @@ def read_bits(bits, place, width):  # uint64, up to 57 bits
 @compiled
 def _upper_part(model, n, row):
     "Return the upper bits of a compressed pointer: how many entries of the list are at most the row, less one."
-    low, high = np.int64(0), model.steps[n]
+    low = np.int64(0)
+    high = model.steps[n]
     while low < high:
         middle = (low + high) >> 1
         if read_bits(model.bits, (model.upper[n] + middle) << 6, 57) <= np.uint64(row):
@@ -272,7 +334,9 @@ def pointer(model, n, row):  # row: up to the count, which is where the last chi
             raise DamagedModel("a word lies outside the file")
         child = np.int64(model.bits[index])
     else:
-        offset = model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
+        offset = (
+            model.start[n] + row * model.width[n] + model.word_bits + model.p_bits + model.back_bits
+        )
         child = np.int64(read_bits(model.bits, offset, model.child[n]))
         if model.steps[n]:
             child |= _upper_part(model, n, row) << model.child[n]
@@ -287,11 +351,15 @@ def find_row(model, n, word, low, end):
     high = end
     while low < high:
         middle = (low + high) >> 1
-        if read_bits(model.bits, model.start[n] + middle * model.width[n], model.word_bits) < np.uint64(word):
+        if read_bits(
+            model.bits, model.start[n] + middle * model.width[n], model.word_bits
+        ) < np.uint64(word):
             low = middle + 1
         else:
             high = middle
-    if low < end and read_bits(model.bits, model.start[n] + low * model.width[n], model.word_bits) == np.uint64(word):
+    if low < end and read_bits(
+        model.bits, model.start[n] + low * model.width[n], model.word_bits
+    ) == np.uint64(word):
         return low
     return _ABSENT
 
@@ -299,8 +367,11 @@ def find_row(model, n, word, low, end):
 @compiled
 def weights(model, n, row):
     "Return the two numbers of an n-gram."
-    offset, inner = model.start[n] + row * model.width[n] + model.word_bits, n + 1 < len(model.count)
-    back = read_bits(model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner)
+    offset = model.start[n] + row * model.width[n] + model.word_bits
+    inner = n + 1 < len(model.count)
+    back = read_bits(
+        model.bits, offset + (model.p_bits if model.p_bits == 31 else 0), model.back_bits * inner
+    )
     if model.p_bits == 31:
         return np.uint32(read_bits(model.bits, offset, 31)) | _SIGN, np.uint32(back)
     index = np.int64(read_bits(model.bits, offset + model.back_bits * inner, model.p_bits))
@@ -313,15 +384,19 @@ def weights(model, n, row):
 @compiled
 def _trie_step(model, state, new, word):  # float64 ln of its probability
     "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
-    top, row = len(model.count) - 1, np.int64(word)
+    top = len(model.count) - 1
+    row = np.int64(word)
     if row < 0 or row >= model.count[1] or model.single + 2 * row >= len(model.bits):
         raise DamagedModel("a word lies outside the file")
     entry = model.bits[model.single + 2 * row]
-    log10_p, back, matched = np.uint32(entry & np.uint64(0xFFFFFFFF)), np.uint32(entry >> _32), 1
+    log10_p = np.uint32(entry & np.uint64(0xFFFFFFFF))
+    back = np.uint32(entry >> _32)
+    matched = 1
     new.length = 0
     _keep_context(new, 1, back)
     for index in range(min(state.length, top - 1)):
-        low, end = pointer(model, matched, row), pointer(model, matched, row + 1)
+        low = pointer(model, matched, row)
+        end = pointer(model, matched, row + 1)
         if low >= end:
             break
         row = find_row(model, matched + 1, state.words[index], low, end)
@@ -338,7 +413,9 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
         return None
-    return lambda model, states, before, after, word: _trie_step(model, states[before], states[after], word)
+    return lambda model, states, before, after, word: _trie_step(
+        model, states[before], states[after], word
+    )
 
 # %% ../../nbs/lm/kenlm.ipynb #0ee043ac
 class KenlmModel(LanguageModel):
@@ -352,38 +429,60 @@ class KenlmModel(LanguageModel):
         try:
             data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
         except (OSError, ValueError) as error:
-            raise KitError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+            raise KitError(
+                f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+            ) from error
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
         with self.naming_file():
             header = self.header = parse_header(data[:256].tobytes())
-            self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
+            self.kind = KENLM_KINDS[header.kind]
+            self.counts = header.counts
+            self.bytes = len(data)
             if header.kind == 1 or self.order > MAX_ORDER:
-                raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
-                               f"{self.order}, which the kit cannot read; build it again with build_binary, without "
-                               f"-r, from n-grams of 2 to {MAX_ORDER} words")
-            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(header, data)
-            if len(data) < self.end_of_ngrams or (len(data) > self.end_of_ngrams and not header.has_words):
+                raise KitError(
+                    f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
+                    f"{self.order}, which the kit cannot read; build it again with build_binary, "
+                    f"without -r, from n-grams of 2 to {MAX_ORDER} words"
+                )
+            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(
+                header, data
+            )
+            if len(data) < self.end_of_ngrams or (
+                len(data) > self.end_of_ngrams and not header.has_words
+            ):
                 raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"
                                    f"{' or more' * header.has_words}, which its counts require")
             place = header.size
             if isinstance(self.arrays, KenlmTrie):
-                self.num_words, most = 1 + int(data[place : place + 8].view(np.uint64)[0]), self.counts[0]
+                self.num_words = 1 + int(data[place : place + 8].view(np.uint64)[0])
+                most = self.counts[0]
             else:
                 version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
                 most = 0 if version else self.counts[0] + 1
             if not 3 <= self.num_words <= most:
-                raise DamagedModel(f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}")
+                raise DamagedModel(
+                    f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}"
+                )
             words = data[self.end_of_ngrams :]
             ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
-            fit = len(words) and words[:6].tobytes() == b"<unk>\0" and ends == self.num_words and not words[-1]
+            fit = (
+                len(words)
+                and words[:6].tobytes() == b"<unk>\0"
+                and ends == self.num_words
+                and not words[-1]
+            )
             if bool(fit) != header.has_words or bool(len(words)) != header.has_words:
-                raise DamagedModel(f"ends with {ends:,} words instead of {self.num_words:,}, or they are not where the "
-                                   "counts say")
+                raise DamagedModel(
+                    f"ends with {ends:,} words instead of {self.num_words:,}, or they are not "
+                    "where the counts say"
+                )
             self._first, self.end = self.numbers(["<s>", "</s>"]).tolist()
             if not self._first or not self.end:
-                raise DamagedModel(f"does not know {'</s>' if self._first else '<s>'}, so no sentence could begin or "
-                                   "end")
+                raise DamagedModel(
+                    f"does not know {'</s>' if self._first else '<s>'}, so no sentence could "
+                    "begin or end"
+                )
 
     @cached_property
     def words(self) -> tuple[str, ...]:  # by number; empty if the file was built without them
@@ -397,7 +496,9 @@ class KenlmModel(LanguageModel):
     @cached_property
     def capitals(self) -> bool:
         "Whether the words are in capitals: the model knows THE or A, but not the same word in small letters."
-        return any(self._numbers([word.upper() for word in ("the", "a")])) and not any(self._numbers(["the", "a"]))
+        return any(self._numbers([word.upper() for word in ("the", "a")])) and not any(
+            self._numbers(["the", "a"])
+        )
 
     @property
     def hashes(self) -> np.ndarray:  # (words - 1,) uint64
@@ -405,17 +506,23 @@ class KenlmModel(LanguageModel):
         return self.arrays.bits[self.header.size // 8 + 1 :][: self.num_words - 1]
 
     def _numbers(self, words: Sequence[str]) -> np.ndarray:
-        keys, numbers = np.array(list(map(word_hash, words)), np.uint64), np.empty(len(words), np.int64)
+        keys = np.array(list(map(word_hash, words)), np.uint64)
+        numbers = np.empty(len(words), np.int64)
         if isinstance(self.arrays, KenlmTrie):
             positions = np.searchsorted(self.hashes, keys)
-            return np.where(self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0)
+            return np.where(
+                self.hashes[np.minimum(positions, self.num_words - 2)] == keys, positions + 1, 0
+            )
         with self.naming_file():
             _find_words(self.arrays, self.num_words, keys, numbers)
         return numbers
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
         "Return the numbers of words, by their hashes."
-        spelled = [word.upper() if self.capitals and word not in ("<s>", "</s>") else word for word in words]
+        spelled = [
+            word.upper() if self.capitals and word not in ("<s>", "</s>") else word
+            for word in words
+        ]
         return self._numbers(spelled)
 
     @cached_property
@@ -424,7 +531,8 @@ class KenlmModel(LanguageModel):
         states = np.zeros(2, KENLM_STATE)
         with self.naming_file():
             _one_step(self.arrays, states, self._first)
-        states[1]["length"], states[1]["words"][0] = 1, self._first
+        states[1]['length'] = 1
+        states[1]['words'][0] = self._first
         return states[1]
 
     def _singles(self, column: int) -> np.ndarray:
@@ -438,7 +546,9 @@ class KenlmModel(LanguageModel):
         "ln of the probability of each word without context; raises `KitError` if one is not a probability."
         values = -np.abs(self._singles(0)) * np.float32(_LN10)
         if not (values > -1e6).all():
-            raise KitError(f"{self.path}: a word has no probability, so the file is damaged; copy it again")
+            raise KitError(
+                f"{self.path}: a word has no probability, so the file is damaged; copy it again"
+            )
         return values
 
     @cached_property
@@ -465,8 +575,10 @@ class KenlmModel(LanguageModel):
                 for table, rows in enumerate(self.arrays.rows.tolist()):
                     if table == 1:  # single words are in a list
                         continue
-                    keys = sum(_walk_table(self.arrays, table, self.num_words, part.start, part.stop)
-                               for part in chunks(rows, 1 << 20, "reading n-grams"))
+                    keys = sum(
+                        _walk_table(self.arrays, table, self.num_words, part.start, part.stop)
+                        for part in chunks(rows, 1 << 20, "reading n-grams")
+                    )
                     if keys == rows:
                         raise DamagedModel("a hash table has no empty bucket")
                     if keys < expected[table] or (table == 0 and keys > expected[0]):
@@ -497,37 +609,52 @@ def _find_words(model, size, keys, numbers):
             raise DamagedModel("a word has a number that is too large")
 
 # %% ../../nbs/lm/kenlm.ipynb #08821694
-_LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)])
+_LISTED = np.dtype(
+    [("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)]
+)
 
 # %% ../../nbs/lm/kenlm.ipynb #585fde5e
 @compiled
 def _walk_level(model, n, size, ngrams, begin, stop, expected):
     "Read the n-grams of some contexts of a level, into `ngrams` unless it is empty."
     for parent in range(begin, stop):
-        low, end = pointer(model, n - 1, parent), pointer(model, n - 1, parent + 1)
+        low = pointer(model, n - 1, parent)
+        end = pointer(model, n - 1, parent + 1)
         if low != expected or end < low:
             raise DamagedModel("the children of an n-gram do not follow those of the one before")
         last = np.int64(-1)
         for row in range(low, end):
-            word = np.int64(read_bits(model.bits, model.start[n] + row * model.width[n], model.word_bits))
+            word = np.int64(
+                read_bits(model.bits, model.start[n] + row * model.width[n], model.word_bits)
+            )
             log10_p, back = weights(model, n, row)
-            if not (last < word < size and -1e5 < as_float(log10_p) <= 0 and abs(as_float(back)) < 1e5):
+            if not (
+                last < word < size and -1e5 < as_float(log10_p) <= 0 and abs(as_float(back)) < 1e5
+            ):
                 raise DamagedModel("an n-gram is out of order, or its numbers are wild")
             if word == 0 and as_float(log10_p) == 0:
                 raise DamagedModel("an n-gram is all zeros")
             last = word
             if len(ngrams):
-                ngrams[row].parent, ngrams[row].word = parent, word
-                ngrams[row].log10_p, ngrams[row].back = as_float(log10_p), as_float(back)
+                ngrams[row].parent = parent
+                ngrams[row].word = word
+                ngrams[row].log10_p = as_float(log10_p)
+                ngrams[row].back = as_float(back)
         expected = end
     return expected
 
 # %% ../../nbs/lm/kenlm.ipynb #12ee8ccb
 def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) -> None:
     "Read all n-grams of n words of a trie, into `ngrams`; raise `DamagedModel` at the first fault."
-    ngrams, contexts, expected = np.zeros(0, _LISTED) if ngrams is None else ngrams, model.num_words, 0
-    for part in chunks(contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"):
-        expected = _walk_level(model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected)
+    ngrams = np.zeros(0, _LISTED) if ngrams is None else ngrams
+    contexts = model.num_words
+    expected = 0
+    for part in chunks(
+        contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"
+    ):
+        expected = _walk_level(
+            model.arrays, n, model.num_words, ngrams, part.start, part.stop, expected
+        )
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
 
@@ -535,7 +662,8 @@ def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) ->
 @compiled
 def _walk_table(model, table, size, begin, stop):
     "Read a part of a hash table and return the number of its keys."
-    top, keys = len(model.start) - 1, 0
+    top = len(model.start) - 1
+    keys = 0
     for row in range(begin, stop):
         cell = model.start[table] + row * model.wide[table]
         key = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
@@ -543,7 +671,9 @@ def _walk_table(model, table, size, begin, stop):
             continue
         keys += 1
         if find_key(model, table, key) != cell + 2:
-            raise DamagedModel("an entry of a hash table is not where it is looked for, or there twice")
+            raise DamagedModel(
+                "an entry of a hash table is not where it is looked for, or there twice"
+            )
         if table == 0 and not 0 < model.cells[cell + 2] < size:
             raise DamagedModel("a word has a number that is too large")
         if table and not (abs(as_float(model.cells[cell + 2])) < 1e5
@@ -555,28 +685,41 @@ def _walk_table(model, table, size, begin, stop):
 def _to_arrays(model: KenlmModel) -> LanguageModel:
     advice = "decode with it as it is, or convert the ARPA file that it was made from"
     if not isinstance(model.arrays, KenlmTrie):
-        raise KitError(f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}")
+        raise KitError(
+            f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}"
+        )
     if not model.words:
-        raise KitError(f"{model.path}: has no words at its end, so its n-grams cannot be listed; {advice}")
+        raise KitError(
+            f"{model.path}: has no words at its end, so its n-grams cannot be listed; {advice}"
+        )
     model.verify()
     first = [UNKNOWN, *model.numbers(["<s>", "</s>"]).tolist()]
-    order = np.array([*first, *(number for number in range(len(model.words)) if number not in first)])
+    order = np.array(
+        [*first, *(number for number in range(len(model.words)) if number not in first)]
+    )
     words = ["<unk>", "<s>", "</s>", *(model.words[number] for number in order[3:])]
     if len(set(words)) < len(words) or "\ufffd" in "".join(words):
-        raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
+        raise KitError(
+            f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}"
+        )
     new_ids = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
     single = (model.unigrams[order], model._singles(1)[order] * np.float32(_LN10))
-    levels, tables = list[np.ndarray](), [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
+    levels = list[np.ndarray]()
+    tables = [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
     for n in range(2, model.order + 1):
-        rows, level = np.arange(model.counts[n - 1]), np.zeros(model.counts[n - 1], _LISTED)
+        rows = np.arange(model.counts[n - 1])
+        level = np.zeros(model.counts[n - 1], _LISTED)
         walk_level(model, n, level)
         levels.append(level)
         numbers = np.zeros((len(level), n), np.uint32)
-        for column, longer in enumerate(reversed(levels)):  # from the earliest word, which is a row's own, to the last
+        # from the earliest word, which is a row's own, to the last
+        for column, longer in enumerate(reversed(levels)):
             numbers[:, column] = new_ids[longer["word"][rows]]
             rows = longer["parent"][rows]
         numbers[:, -1] = new_ids[rows]
-        tables.append(Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back"))))
+        tables.append(
+            Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back")))
+        )
     return assemble(words, tables, dict(model.origin), model.path)
 
 # %% ../../nbs/lm/kenlm.ipynb #7abaf6fc
@@ -586,7 +729,11 @@ def read_language_model(
     "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
     path, kind = regular_file(path), format_of(path)
     if kind != "KenLM binary":
-        readers = {"model of this kit": map_model, "Sphinx binary": read_sphinx, "ARPA text": read_arpa}
+        readers = {
+            "model of this kit": map_model,
+            "Sphinx binary": read_sphinx,
+            "ARPA text": read_arpa,
+        }
         return readers[kind](path)
     model = KenlmModel(path)
     if model.bytes <= READ_WHOLE:

@@ -30,7 +30,8 @@ class LeakGuard:
         action: Leaks = "refuse",  # the text, or drop lines with such sentences
     ):
         self.sentences = {normalise(sentence) for sentence in sentences} - {""}
-        self.action, self.leaks = action, list[tuple[str, str]]()  # sentence, and where it was found
+        self.action = action
+        self.leaks = list[tuple[str, str]]()  # sentence, and where it was found
         self._long: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for words in sorted(tuple(sentence.split()) for sentence in self.sentences):
             if len(words) >= INSIDE:
@@ -43,8 +44,15 @@ class LeakGuard:
         runs = list(zip(*(words[offset:] for offset in range(INSIDE)))) if self._long else []
         if self._long.keys().isdisjoint(runs):
             return None  # the usual case, decided quickly
-        return next((" ".join(sentence) for offset, run in enumerate(runs) for sentence in self._long.get(run, ())
-                     if tuple(words[offset : offset + len(sentence)]) == sentence), None)
+        return next(
+            (
+                " ".join(sentence)
+                for offset, run in enumerate(runs)
+                for sentence in self._long.get(run, ())
+                if tuple(words[offset : offset + len(sentence)]) == sentence
+            ),
+            None,
+        )
 
     def __call__(self, words: list[str], place: str) -> bool:
         "Return whether to use a line of the text."
@@ -57,13 +65,20 @@ class LeakGuard:
         "Raise `KitError` if the text has scored sentences and the action is 'refuse'."
         if self.leaks and self.action == "refuse":
             sentence, place = self.leaks[0]
-            raise KitError(f"{len(dict(self.leaks))} of the {len(self.sentences)} sentences that will be scored are in "
-                           f"the text, the first one is '{sentence}' ({place}); drop these lines with --leaks drop")
+            raise KitError(
+                f"{len(dict(self.leaks))} of the {len(self.sentences)} sentences that will be "
+                f"scored are in the text, the first one is '{sentence}' ({place}); drop these "
+                "lines with --leaks drop"
+            )
 
     def record(self, model: LanguageModel) -> None:
         "Record in a model the sentences that its text was checked for."
         model.checked = fingerprints(self.sentences)
-        model.origin["leaks"] = {"sentences": len(self.sentences), "action": self.action, "lines": len(self.leaks)}
+        model.origin["leaks"] = {
+            "sentences": len(self.sentences),
+            "action": self.action,
+            "lines": len(self.leaks),
+        }
 
 # %% ../../nbs/lm/leaks.ipynb #af072fa6
 def fingerprints(sentences: Iterable[str]) -> np.ndarray:  # (K,) uint64, sorted, unique
@@ -77,6 +92,9 @@ def leak_warning(model: LanguageModel, sentences: Iterable[str]) -> str | None:
     "Return a warning if the model's text was not checked for these sentences."
     scored = fingerprints(sentences)
     if unchecked := len(scored) - int(np.isin(scored, model.checked).sum()):
-        return (f"{unchecked} of the {len(scored)} scored sentences were not checked against the language model's "
-                "text; if they are in it, the error rates are too low (b2t lm build --exclude checks)")
+        return (
+            f"{unchecked} of the {len(scored)} scored sentences were not checked against the "
+            "language model's text; if they are in it, the error rates are too low (b2t lm build "
+            "--exclude checks)"
+        )
     return None

@@ -17,7 +17,9 @@ from .arpa import BATCH, ngrams_of
 from .model import NEVER, START, UNKNOWN, LanguageModel, Ngrams, assemble, chunks, step
 
 # %% ../../nbs/lm/mix.ipynb #d37acc05
-def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]) -> np.ndarray:  # (T, models) float64
+def word_probabilities(
+    models: Sequence[LanguageModel], sentences: Sequence[str]
+) -> np.ndarray:  # (T, models) float64
     "Return the probability of each word and sentence end under each model, except words that no model knows."
     columns = []
     for model in models:
@@ -30,8 +32,11 @@ def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]
 def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
     "Return the weights that maximise the probability of the words; raise `KitError` if there are none."
     if not len(probabilities):
-        raise KitError("the text has no word that one of the models knows, so no weights can be found")
-    weights, previous = np.full(probabilities.shape[1], 1 / probabilities.shape[1]), -math.inf
+        raise KitError(
+            "the text has no word that one of the models knows, so no weights can be found"
+        )
+    weights = np.full(probabilities.shape[1], 1 / probabilities.shape[1])
+    previous = -math.inf
     for _ in range(10_000):  # far more than it takes
         mixture = probabilities @ weights
         likelihood = float(np.log(mixture).mean())
@@ -46,7 +51,8 @@ def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum 
 def _last_words(arrays, start, ngrams, ln_p):
     "Write ln p of the last word of each n-gram."
     for row in range(len(ngrams)):
-        state, value = np.int64(0), 0.0
+        state = np.int64(0)
+        value = 0.0
         for column in range(ngrams.shape[1]):
             if column == 0 and ngrams.shape[1] > 1 and ngrams[row, 0] == START:
                 state = np.int64(start)
@@ -60,10 +66,12 @@ def _fill_backoff(arrays, back, begin, stop):
     "Set the weights of some contexts so that everything after each sums to 1; shorter ones come first."
     least = 1e-9  # probability left for unseen words, so that its logarithm is finite
     for node in range(begin, stop):
-        first, end = np.int64(arrays.first[node]), np.int64(arrays.first[node + 1])
+        first = np.int64(arrays.first[node])
+        end = np.int64(arrays.first[node + 1])
         if first == end:
             continue
-        mass, lower_mass = 1.0, 1.0
+        mass = 1.0
+        lower_mass = 1.0
         for child in range(first, end):
             mass -= math.exp(arrays.ln_p[child])
             lower_mass -= math.exp(step(arrays, np.int64(arrays.link[node]), arrays.word[child])[0])
@@ -77,7 +85,8 @@ def mixed(models: Sequence[LanguageModel], weights: Sequence[float]) -> Language
     mappings = [model.numbers(words) for model in models]  # 0 for words that a model does not have
 
     def mixed_ln_p(ngrams: np.ndarray) -> np.ndarray:
-        total, ln_p = np.zeros(len(ngrams)), np.zeros(len(ngrams))
+        total = np.zeros(len(ngrams))
+        ln_p = np.zeros(len(ngrams))
         for model, numbers, weight in zip(models, mappings, weights):
             with model.naming_file():
                 _last_words(model.arrays, model.start, numbers[ngrams], ln_p)
@@ -95,7 +104,8 @@ def mixed(models: Sequence[LanguageModel], weights: Sequence[float]) -> Language
         ngrams = np.concatenate(parts)
         tables.append(Ngrams(ngrams, *np.zeros((2, len(ngrams)), np.float32)))
     model = assemble(words, tables, merge=True)
-    ln_p, back = model.arrays.ln_p.copy(), model.arrays.back.copy()
+    ln_p = model.arrays.ln_p.copy()
+    back = model.arrays.back.copy()
     for n in range(2, model.order + 1):
         for nodes, numbers in ngrams_of(model, n, "mixing"):
             ln_p[nodes] = mixed_ln_p(numbers)

@@ -28,7 +28,10 @@ from ..core.files import locked, new_folders, parse_json, regular_file, written_
 from ..core.program import track_progress
 
 # %% ../../nbs/lm/model.ipynb #447701c3
-UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
+# numbers of <unk>, <s> and </s> in every model
+UNKNOWN = 0
+START = 1
+END = 2
 SPECIAL = ("<unk>", "<s>", "</s>")
 MAX_ORDER = 6
 NEVER = -100 * math.log(10)  # ln p of unknown words in a model without <unk>, as in KenLM
@@ -49,7 +52,9 @@ class DamagedModel(KitError):
     "A number in a language model leads outside its arrays, or is not one that a model can have."
 
 
-LEAST, GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
+# ln p of a word is between these in any model, however badly scaled
+LEAST = -1e6
+GREATEST = 100.0
 
 # %% ../../nbs/lm/model.ipynb #73bcf0be
 @compiled
@@ -57,7 +62,8 @@ def find(arrays, state, word):
     "Return the node of a context with one more word, 0 if there is none; raise `DamagedModel`."
     if state == 0:
         return np.int64(1 + word)
-    low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
+    low = np.int64(arrays.first[state])
+    end = np.int64(arrays.first[state + 1])
     if end > len(arrays.word):
         raise DamagedModel("the children of an n-gram end outside the model")
     high = end
@@ -75,10 +81,12 @@ def find(arrays, state, word):
 @compiled
 def step(arrays, state, word):  # (float64 ln of its probability, int64 state after it)
     "Return ln p of the next word and the new state; raise `DamagedModel` if an index or number is out of range."
-    ln_p, node = 0.0, find(arrays, state, word)
+    ln_p = 0.0
+    node = find(arrays, state, word)
     while node == 0:
         ln_p += arrays.back[state]
-        longer, state = state, np.int64(arrays.link[state])
+        longer = state
+        state = np.int64(arrays.link[state])
         if state >= longer:
             raise DamagedModel("a context backs off to one that is not shorter")
         node = find(arrays, state, word)
@@ -102,7 +110,9 @@ def follow(
     word: int,  # number of the word that follows
 ) -> float:  # ln of its probability
     "Score a word and store the state after it. In compiled code only: each kind of arrays has its own version."
-    raise NotImplementedError("follow is for compiled code; LanguageModel.score is the same in Python")
+    raise NotImplementedError(
+        "follow is for compiled code; LanguageModel.score is the same in Python"
+    )
 
 # %% ../../nbs/lm/model.ipynb #fc4f19c7
 @version_of(follow, inline="always")
@@ -139,7 +149,8 @@ class LanguageModel:
     end = END  # the number of </s>
     kind = ""  # of the file, where there are several of a format
     memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
-    header_hash = ""  # the hash that the header of a large file claims; empty if the content was read
+    # the hash that the header of a large file claims; empty if the content was read
+    header_hash = ""
 
     def __init__(
         self,
@@ -149,7 +160,10 @@ class LanguageModel:
         origin: dict[str, Any] | None = None,  # how the model was made; JSON
         path: str | Path | None = None,  # the file it is in
     ):
-        self.words, self.counts, self.origin, self.path = tuple(words), tuple(map(int, counts)), origin or {}, path
+        self.words = tuple(words)
+        self.counts = tuple(map(int, counts))
+        self.origin = origin or {}
+        self.path = path
         self.arrays = Arrays(*(np.asarray(array).view(np.ndarray) for array in arrays))
         for array in self.arrays:
             array.setflags(write=False)
@@ -184,7 +198,9 @@ class LanguageModel:
     @property
     def mass(self) -> float:
         "The sum of the probabilities of the words; `<s>` is never predicted."
-        return float(np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum())
+        return float(
+            np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum()
+        )
 
     @cached_property
     def hash(self) -> str:  # 32 hexadecimal digits
@@ -193,7 +209,10 @@ class LanguageModel:
         if self.header_hash == "":
             return make()
         if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.header_hash:
-            raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it again")
+            raise KitError(
+                f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy "
+                "it again"
+            )
         return self.header_hash
 
     def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
@@ -204,17 +223,26 @@ class LanguageModel:
         "Return ln of the probability of the next word, and the new state."
         return step(self.arrays, state, word)
 
-    def score_all(self, states: Sequence[int], words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+
+    def score_all(
+        self, states: Sequence[int], words: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         "Return ln p of each word after each state, and the new states: two arrays (states, words)."
         shape = len(states), len(words)
-        ln_p, new_states = np.zeros(shape), np.zeros(shape, np.int64)
-        _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states)
+        ln_p = np.zeros(shape)
+        new_states = np.zeros(shape, np.int64)
+        _score_all(
+            self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, new_states
+        )
         return ln_p, new_states
 
     def word_scores(self, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64, (T,) float64
         "Return the number and ln p of every word and every sentence end of a normalised text."
-        numbers = self.numbers([word for sentence in sentences for word in (*sentence.split(), "</s>")])
-        ln_p, start = np.zeros(len(numbers)), np.array([self.start])
+        numbers = self.numbers(
+            [word for sentence in sentences for word in (*sentence.split(), "</s>")]
+        )
+        ln_p = np.zeros(len(numbers))
+        start = np.array([self.start])
         with self.naming_file():
             _walk(self.arrays, start, np.zeros(2, start.dtype), numbers, self.end, ln_p)
         return numbers, ln_p
@@ -289,8 +317,10 @@ class Level(NamedTuple):
 @compiled
 def _link_nodes(arrays, parents, begin, link, ln_p):
     for row in range(len(parents)):
-        node, parent = begin + row, parents[row]
-        state, backoff = np.int64(arrays.link[parent]), 0.0
+        node = begin + row
+        parent = parents[row]
+        state = np.int64(arrays.link[parent])
+        backoff = 0.0
         suffix = find(arrays, state, arrays.word[node])
         while suffix == 0:
             backoff += arrays.back[state]
@@ -304,10 +334,13 @@ def _link_nodes(arrays, parents, begin, link, ln_p):
 # %% ../../nbs/lm/model.ipynb #71bef9a1
 def compile_arrays(levels: Sequence[Level]) -> Arrays:
     "Return the arrays of a model; raise `KitError` if there are too many n-grams for 32-bit numbers."
-    ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]  # ends[n]: one past the nodes of n words
+    # ends[n]: one past the nodes of n words
+    ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]
     total = int(ends[-1])
     if total >= 2**32:
-        raise KitError(f"{total:,} n-grams are more than the {2**32 - 1:,} that a model can have; prune it")
+        raise KitError(
+            f"{total:,} n-grams are more than the {2**32 - 1:,} that a model can have; prune it"
+        )
     root = np.zeros(1, np.uint32)
     children = [[len(levels[0].word)], *(np.bincount(longer.prefix, minlength=len(level.word))
                                          for level, longer in zip(levels, levels[1:]))]
@@ -317,7 +350,8 @@ def compile_arrays(levels: Sequence[Level]) -> Arrays:
         link=np.zeros(total, np.uint32),
         back=np.concatenate([root, *(level.back for level in levels[:-1])], dtype=np.float32),
         first=np.cumsum(np.concatenate([[1], *children])).astype(np.uint32))
-    views = Arrays(*(array.view() for array in arrays))  # read-only views: the type that `find` is compiled for
+    # read-only views: the type that `find` is compiled for
+    views = Arrays(*(array.view() for array in arrays))
     for array in views:
         array.setflags(write=False)
     for level, start, begin in zip(levels[1:], ends, ends[1:]):
@@ -343,35 +377,53 @@ def assemble(
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
     "Return the model of some n-grams; raise `KitError` if one is there twice."
-    tables, size = list(tables), len(words)
+    tables = list(tables)
+    size = len(words)
     for n in range(len(tables) - 1, 1, -1):
-        heads, below = tables[n].words[:, :-1], tables[n - 1]
+        heads = tables[n].words[:, :-1]
+        below = tables[n - 1]
         heads = heads[np.append(True, (heads[1:] != heads[:-1]).any(axis=1))[: len(heads)]]
         tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
                                np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
                                np.append(below.back, np.zeros(len(heads), np.float32)))
-    single = Level(np.zeros(size, np.uint32), np.arange(size, dtype=np.uint32), np.full(size, NEVER, np.float32),
-                   np.zeros(size, np.float32))
+    single = Level(
+        np.zeros(size, np.uint32),
+        np.arange(size, dtype=np.uint32),
+        np.full(size, NEVER, np.float32),
+        np.zeros(size, np.float32),
+    )
     numbers = tables[0].words[:, 0]
-    single.ln_p[numbers], single.back[numbers] = tables[0].ln_p, tables[0].back
-    levels, level_keys = [single], list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
+    single.ln_p[numbers] = tables[0].ln_p
+    single.back[numbers] = tables[0].back
+    levels = [single]
+    level_keys = list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
     for table in tables[1:]:
         keys = table.words[:, 0].astype(np.uint64)
         for column, below in zip(table.words.T[1:], [*level_keys, None]):
             keys = keys * np.uint64(size) + column
             keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
-        order = np.argsort(keys, kind="stable")  # a table's own n-grams come before prefixes of longer ones
+        # a table's own n-grams come before prefixes of longer ones
+        order = np.argsort(keys, kind="stable")
         keys = keys[order]
         distinct = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
         repeats = order[~distinct & ~np.isnan(table.ln_p[order])]
         if len(repeats) and not merge:
             ngram = " ".join(words[word] for word in table.words[repeats[0]])
             raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' is there twice")
-        keys, order = keys[distinct], order[distinct]
+        keys = keys[distinct]
+        order = order[distinct]
         level_keys.append(keys)
-        levels.append(Level((keys // np.uint64(size)).astype(np.uint32), table.words[order, -1], table.ln_p[order],
-                            table.back[order]))
-    return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin, path)
+        levels.append(
+            Level(
+                (keys // np.uint64(size)).astype(np.uint32),
+                table.words[order, -1],
+                table.ln_p[order],
+                table.back[order],
+            )
+        )
+    return LanguageModel(
+        words, compile_arrays(levels), [len(level.word) for level in levels], origin, path
+    )
 
 # %% ../../nbs/lm/model.ipynb #118c2473
 def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
@@ -382,7 +434,9 @@ def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, f
         raise KitError("the text has no sentence, so there is no perplexity")
     mean = float(ln_p[known].mean())
     if -mean > math.log(sys.float_info.max):
-        raise KitError(f"{model.path}: is damaged (the mean ln p of a word is {mean:.3g}); build it again")
+        raise KitError(
+            f"{model.path}: is damaged (the mean ln p of a word is {mean:.3g}); build it again"
+        )
     return math.exp(-mean), float((~known).mean())
 
 # %% ../../nbs/lm/model.ipynb #23a4387b
@@ -395,17 +449,27 @@ def sentence_scores(
     ln_p = model.word_scores(sentences)[1]
     if hot:
         unchanged = -math.inf, math.inf, 0.0
-        changes = np.array([hot.get(word, unchanged) for sentence in sentences for word in (*sentence.split(), "</s>")])
+        changes = np.array(
+            [
+                hot.get(word, unchanged)
+                for sentence in sentences
+                for word in (*sentence.split(), "</s>")
+            ]
+        )
         least, most, boost = changes.reshape(-1, 3).T
         ln_p = np.minimum(np.maximum(ln_p, least), most) + boost
-    rows = np.repeat(np.arange(len(sentences)), [len(sentence.split()) + 1 for sentence in sentences])
+    rows = np.repeat(
+        np.arange(len(sentences)), [len(sentence.split()) + 1 for sentence in sentences]
+    )
     return np.bincount(rows, ln_p, len(sentences))
 
 # %% ../../nbs/lm/model.ipynb #de39efd5
 MAGIC = b"B2T-LM 2 "
 SUFFIX = ".b2tlm"
-READ_WHOLE = 1 << 25  # bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
-_ALIGN, _LONGEST_HEADER = 64, 1 << 26
+# bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
+READ_WHOLE = 1 << 25
+_ALIGN = 64
+_LONGEST_HEADER = 1 << 26
 
 
 def _aligned(size: int) -> int:
@@ -436,67 +500,93 @@ def map_model(path: str | Path) -> LanguageModel:
     path = regular_file(path)
     try:
         with open(path, "rb") as file:
-            first, line = file.readline(_ALIGN), file.readline(_LONGEST_HEADER)
+            first = file.readline(_ALIGN)
+            line = file.readline(_LONGEST_HEADER)
             start = _aligned(file.tell())
         if not first.startswith(MAGIC):
-            raise KitError(f"{path}: is a language model of another version of this kit; build it again, or convert "
-                           "the ARPA file that it was made from")
+            raise KitError(
+                f"{path}: is a language model of another version of this kit; build it again, or "
+                "convert the ARPA file that it was made from"
+            )
         if first[len(MAGIC) : -1] != _digest(line):
             raise ValueError("does not fit its fingerprint")
         header = parse_json(line)
-        counts, words = header["counts"], "\n".join(header["words"]).encode().decode().split("\n")
-        total, inner, data, arrays = 1 + sum(counts), 1 + sum(counts[:-1]), np.memmap(path, np.uint8, "r"), []
+        counts = header["counts"]
+        words = "\n".join(header["words"]).encode().decode().split("\n")
+        total = 1 + sum(counts)
+        inner = 1 + sum(counts[:-1])
+        data = np.memmap(path, np.uint8, "r")
+        arrays = []
         for length in (total, total, total, inner, inner + 1):
             arrays.append(data[start : start + 4 * length])
             start += _aligned(4 * length)
         if len(data) != start:
-            raise KitError(f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or damaged; "
-                           "copy it again")
+            raise KitError(
+                f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or "
+                "damaged; copy it again"
+            )
         views = (array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values()))
         model = LanguageModel(words, Arrays(*views), counts, dict(header["origin"]), path)
         model.checked = np.array([int(mark, 16) for mark in header["checked"]], np.uint64)
-        if min(counts) < 0 or len(counts) > MAX_ORDER or len(model.ids) != counts[0] or model.words[:3] != SPECIAL:
+        if (
+            min(counts) < 0
+            or len(counts) > MAX_ORDER
+            or len(model.ids) != counts[0]
+            or model.words[:3] != SPECIAL
+        ):
             raise ValueError("words do not fit their counts")
         if not ((model.unigrams > LEAST) & (model.unigrams < _TOLERANCE)).all():
             raise ValueError("a word has no probability")
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise KitError(f"{path}: its header is damaged ({str(error)[:200]}); copy it again") from error
+        raise KitError(
+            f"{path}: its header is damaged ({str(error)[:200]}); copy it again"
+        ) from error
     model.header_hash = header.get("hash")
     if len(data) <= READ_WHOLE:
         model.verify()
     return model
 
 # %% ../../nbs/lm/model.ipynb #1d7d2c64
-MOST_MASS = 1.5  # what the probabilities after a context may sum to: quantised, or with words spelled in two ways
+# what the probabilities after a context may sum to: quantised, or with words spelled in two ways
+MOST_MASS = 1.5
 _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 
 
 def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     "Raise `DamagedModel` unless all indices are in range and in order, and all numbers probabilities or weights."
     ends = 1 + np.cumsum([0, *counts])  # ends[n] is one past the nodes of n words
-    total, inner = len(arrays.word), len(arrays.back)
+    total = len(arrays.word)
+    inner = len(arrays.back)
     levels = [0, *ends[:-2]]
     sound = arrays.first[levels[: len(counts)]].tolist() == ends[: len(counts)].tolist()
     sound &= int(arrays.first[inner]) == total
     for part in chunks(total, 1 << 20, "checking n-grams"):
-        nodes, word = np.arange(part.start, part.stop), arrays.word[part]
-        sound &= bool((word < counts[0]).all() and (arrays.link[part] < np.clip(nodes, 1, inner)).all())
+        nodes = np.arange(part.start, part.stop)
+        word = arrays.word[part]
+        sound &= bool(
+            (word < counts[0]).all() and (arrays.link[part] < np.clip(nodes, 1, inner)).all()
+        )
         sound &= bool((word == nodes - 1)[(nodes > 0) & (nodes < ends[1])].all())
         if not ((arrays.ln_p[part] > LEAST) & (arrays.ln_p[part] < _TOLERANCE)).all():
             raise DamagedModel("a probability is not from 0 to 1")
     for part in chunks(inner, 1 << 20, "checking contexts"):
         starts = arrays.first[part.start : part.stop + 1].astype(np.int64)
         words = arrays.word[starts[0] : starts[-1]].astype(np.int64)
-        ascending, inner_starts = np.diff(words) > 0, starts[(starts > starts[0]) & (starts < starts[-1])]
+        ascending = np.diff(words) > 0
+        inner_starts = starts[(starts > starts[0]) & (starts < starts[-1])]
         ascending[inner_starts - starts[0] - 1] = True
         if not (sound and ascending.all() and (np.diff(starts) >= 0).all()):
             raise DamagedModel("its n-grams are out of order, or lead outside it")
         if not (np.abs(arrays.back[part]) < -LEAST).all():
             raise DamagedModel("a backoff weight is not a number, or out of range")
-        p = np.where(words == START, 0.0, np.exp(arrays.ln_p[starts[0] : starts[-1]], dtype=np.float64))
+        p = np.where(
+            words == START, 0.0, np.exp(arrays.ln_p[starts[0] : starts[-1]], dtype=np.float64)
+        )
         sums = np.diff(np.append(0.0, np.cumsum(p))[starts - starts[0]])
         if (sums > MOST_MASS).any():
-            raise DamagedModel(f"the probabilities of the words after a context sum to {sums.max():.3g}: are the "
-                               "logarithms to base 10?")
+            raise DamagedModel(
+                f"the probabilities of the words after a context sum to {sums.max():.3g}: are the "
+                "logarithms to base 10?"
+            )

@@ -28,7 +28,9 @@ _TABLE = 1 << 16  # values of a table
 _PADDING = 8  # bytes after packed bits
 
 
-def _packed(raw: np.ndarray, rows: np.ndarray, width: int, offset: int, bits: int) -> np.ndarray:  # int64
+def _packed(
+    raw: np.ndarray, rows: np.ndarray, width: int, offset: int, bits: int
+) -> np.ndarray:  # int64
     "Return a field of some bits of each row of packed bits, all rows `width` bits wide."
     places = rows.astype(np.int64) * width + offset
     eights = np.ndarray(len(raw) - 7, "<u8", raw, strides=(1,))  # the eight bytes from each byte on
@@ -42,14 +44,19 @@ def read_sphinx(path: str | Path) -> LanguageModel:
         raw = np.memmap(regular_file(path), np.uint8, "r")
         magic, order, *counts, kind = _HEADER.unpack(raw[: _HEADER.size].tobytes())
         if (magic, order, kind) != (SPHINX, 3, 1):
-            raise KitError(f"{path}: is not a trie of three words with tables of 16 bits, as pocketsphinx has it")
+            raise KitError(
+                f"{path}: is not a trie of three words with tables of 16 bits, as pocketsphinx "
+                "has it"
+            )
         if (needed := _NGRAM_BYTES * sum(counts)) > free_memory():
             raise KitError(f"{path}: {sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory")
         words, tables = _parts_of(raw, counts)
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     except (IndexError, ValueError, struct.error) as error:
-        raise KitError(f"{path}: is damaged or cut short ({error}); install pocketsphinx again") from error
+        raise KitError(
+            f"{path}: is damaged or cut short ({error}); install pocketsphinx again"
+        ) from error
     model = assemble(words, tables, {"texts": [Path(path).name]}, path)
     model.verify()
     return model
@@ -94,7 +101,10 @@ def _parts_of(raw: np.ndarray, counts: Sequence[int]) -> tuple[list[str], list[N
 
     single_ln = single[:-1, :2] * np.float32(_LN_BASE)
     tables = [Ngrams(numbers[:, None], single_ln[:, 0], single_ln[:, 1])]
-    for ngrams, ln_p, back in ((pairs, pair_ln_p, backs), (triples, triple_ln_p, np.zeros_like(triple_ln_p))):
+    for ngrams, ln_p, back in (
+        (pairs, pair_ln_p, backs),
+        (triples, triple_ln_p, np.zeros_like(triple_ln_p)),
+    ):
         predicted = (ngrams[:, 1:] != START).all(axis=1)
         tables.append(Ngrams(ngrams[predicted], ln_p[predicted], back[predicted]))
     return words, tables

@@ -17,7 +17,8 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds
-from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32, times
+from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32
+from .model import times
 from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_tensors
 
 # %% ../../nbs/02_models.ipynb #fb2b8fb4
@@ -34,7 +35,9 @@ class GRUConfig(LinearConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.causal and self.hidden % 2:
-            raise KitError(f"hidden: {self.hidden} units cannot be halved for two directions (causal=False)")
+            raise KitError(
+                f"hidden: {self.hidden} units cannot be halved for two directions (causal=False)"
+            )
         check_bounds(self, {"hidden": (1, 10**6), "num_layers": (1, 1000)})
         if not 0 <= self.dropout < 1:
             raise KitError(f"dropout: {self.dropout} is not in [0, 1)")
@@ -49,7 +52,9 @@ class GRUConfig(LinearConfig):
 
     @classmethod
     def published(cls, folder: Path) -> Pretrained | None:
-        found = any((folder / part).is_file() for part in ("best_checkpoint", "checkpoint/best_checkpoint"))
+        found = any(
+            (folder / part).is_file() for part in ("best_checkpoint", "checkpoint/best_checkpoint")
+        )
         return load_pretrained(folder) if found else None
 
 # %% ../../nbs/02_models.ipynb #5514de02
@@ -63,7 +68,9 @@ class GRULayers(nn.Module):
         layers = GRU if config.causal else TwoWayGRU
         self.gru = layers(config.width, config.hidden, config.num_layers, config.dropout)
         self.out = nn.Linear(config.hidden, config.num_classes)
-        self.h0 = nn.Parameter(torch.zeros(1, 1, config.hidden if config.causal else config.hidden // 2))
+        self.h0 = nn.Parameter(
+            torch.zeros(1, 1, config.hidden if config.causal else config.hidden // 2)
+        )
         initialise(self)
 
 # %% ../../nbs/02_models.ipynb #b7918e60
@@ -91,7 +98,9 @@ class GRUDecoder(GRULayers):
     ) -> Any:  # (B, P, 41) float32; (N, B, H)
         windows = self.config.windows(self.day_layer, features, day)  # (B, P, width)
         if frames is not None:
-            return in_float32(self.out, self.gru(windows, self.h0.expand(1, len(day), -1).contiguous(), frames))
+            return in_float32(
+                self.out, self.gru(windows, self.h0.expand(1, len(day), -1).contiguous(), frames)
+            )
         if states is None:
             states = self.h0.expand(self.config.num_layers, len(day), -1).contiguous()
         hidden, states = self.gru(windows, states)  # (B, P, H), (N, B, H)
@@ -99,18 +108,27 @@ class GRUDecoder(GRULayers):
         return (logits, states) if return_state else logits
 
 # %% ../../nbs/02_models.ipynb #a897fed5
-GRU_SIZES = {"tiny": GRUConfig(hidden=128, num_layers=1), "small": GRUConfig(hidden=256, num_layers=3),
-             "medium": GRUConfig(hidden=512, num_layers=5), "baseline": GRUConfig()}
+GRU_SIZES = {
+    "tiny": GRUConfig(hidden=128, num_layers=1),
+    "small": GRUConfig(hidden=256, num_layers=3),
+    "medium": GRUConfig(hidden=512, num_layers=5),
+    "baseline": GRUConfig(),
+}
 
 # %% ../../nbs/02_models.ipynb #f244c1ef
 class GRUAhead(FrameSteps):
     "A GRU decoder that multiplies the known part of a patch before its last bin arrives."
 
     def __init__(self, model: GRUDecoder) -> None:
-        self.model, self.config, gru = model, model.config, model.gru
+        self.model = model
+        self.config = model.config
+        gru = model.gru
         self.layers = [tuple(weight.detach() for weight in layer) for layer in gru.all_weights]
         weight = model.day_layer.weight.detach()[0]
-        self.day = (weight.T if weight.ndim == 2 else weight.diag()).contiguous(), model.day_layer.bias.detach()[0]
+        self.day = (
+            (weight.T if weight.ndim == 2 else weight.diag()).contiguous(),
+            model.day_layer.bias.detach()[0],
+        )
         self.start()
 
     def start(self) -> None:
@@ -121,7 +139,9 @@ class GRUAhead(FrameSteps):
     def _clear(self) -> None:
         "Nothing is known of the next frame."
         self.recurrent: list[torch.Tensor] = []  # of each layer, its weights times its state
-        self.partial, self.known = self.layers[0][2], 0  # the first layer's input so far, and of how many bins
+        # the first layer's input so far, and of how many bins
+        self.partial = self.layers[0][2]
+        self.known = 0
 
     @torch.inference_mode()
     def ahead(self, window: torch.Tensor) -> None:  # (at most patch, C) smoothed bins
@@ -132,19 +152,25 @@ class GRUAhead(FrameSteps):
         if len(window) > self.known:
             weight, bias = self.day
             fresh = F.softsign(window[self.known :] @ weight.T + bias).flatten()
-            self.partial = add_product(self.partial, self.layers[0][0], fresh, self.known * window.shape[1])
+            self.partial = add_product(
+                self.partial, self.layers[0][0], fresh, self.known * window.shape[1]
+            )
             self.known = len(window)
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
         "Return the logits of the next frame."
         self.ahead(window)
-        from_input, inputs = self.partial, self.hidden[0]
+        from_input = self.partial
+        inputs = self.hidden[0]
         for level, ((weight, _, bias, _), recurrent) in enumerate(zip(self.layers, self.recurrent)):
             from_input = from_input if level == 0 else add_product(bias, weight, inputs)
-            (reset, update, new), (reset_state, update_state, old) = from_input.chunk(3), recurrent.chunk(3)
+            reset, update, new = from_input.chunk(3)
+            reset_state, update_state, old = recurrent.chunk(3)
             gate = torch.sigmoid(update + update_state)
-            inputs = torch.lerp(torch.tanh(new + torch.sigmoid(reset + reset_state) * old), self.hidden[level], gate)
+            inputs = torch.lerp(
+                torch.tanh(new + torch.sigmoid(reset + reset_state) * old), self.hidden[level], gate
+            )
             self.hidden[level] = inputs
         self._clear()
         return times(self.model.out, inputs).numpy()
@@ -160,21 +186,42 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
         raise KitError(f"{path}: has no entry 'model_state_dict'; is it the published baseline?")
     settings = read_args(folder / "args.yaml")
     try:
-        state = {name.removeprefix("_orig_mod."): value for name, value in checkpoint["model_state_dict"].items()}
-        count, sizes = sum(name.startswith("day_weights.") for name in state), settings.get("model", {})
-        weights, biases = ([state.pop(f"day_{part}.{day}") for day in range(count)] for part in ("weights", "biases"))
+        state = {
+            name.removeprefix("_orig_mod."): value
+            for name, value in checkpoint["model_state_dict"].items()
+        }
+        count = sum(name.startswith("day_weights.") for name in state)
+        sizes = settings.get("model", {})
+        weights, biases = (
+            [state.pop(f"day_{part}.{day}") for day in range(count)]
+            for part in ("weights", "biases")
+        )
         state |= {"day_layer.weight": torch.stack(weights), "day_layer.bias": torch.cat(biases)}
         config = GRUConfig(
-            num_days=count, num_features=state["day_layer.bias"].shape[1], num_classes=len(state["out.weight"]),
-            hidden=state["out.weight"].shape[1], num_layers=sum(name.startswith("gru.weight_hh_l") for name in state),
-            patch=int(sizes.get("patch_size", 14)), stride=int(sizes.get("patch_stride", 4)),
-            dropout=float(sizes.get("rnn_dropout", 0.4)), padding="valid",  # the smoothing it is evaluated with
-            day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)))
+            num_days=count,
+            num_features=state["day_layer.bias"].shape[1],
+            num_classes=len(state["out.weight"]),
+            hidden=state["out.weight"].shape[1],
+            num_layers=sum(name.startswith("gru.weight_hh_l") for name in state),
+            patch=int(sizes.get("patch_size", 14)),
+            stride=int(sizes.get("patch_stride", 4)),
+            dropout=float(sizes.get("rnn_dropout", 0.4)),
+            padding="valid",  # the smoothing it is evaluated with
+            day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)),
+        )
         model = build_filled(config, state)
         sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
-        raise KitError(f"{path}: its parameters or args.yaml do not fit the baseline: {reason}") from error
-    if len(sessions) != config.num_days or not all(isinstance(session, str) for session in sessions):
+        reason = (
+            f"there is no {error}"
+            if isinstance(error, KeyError)
+            else " ".join(str(error).split())[:300]
+        )
+        raise KitError(
+            f"{path}: its parameters or args.yaml do not fit the baseline: {reason}"
+        ) from error
+    if len(sessions) != config.num_days or not all(
+        isinstance(session, str) for session in sessions
+    ):
         raise KitError(f"{path}: {config.num_days} day layers, but {len(sessions)} sessions")
     return Pretrained(model, config, sessions)

@@ -38,10 +38,22 @@ class NoiseGRUConfig(GRUConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.causal:
-            raise KitError("causal: the noise model's layers are all causal; gru and transformer can read both ways")
-        check_bounds(self, {
-            "noise_layers": (1, 1000), "noise_hidden": (0, 10**6), "noisy_layers": (1, 1000),
-            "noisy_hidden": (1, 10**6), "reversal": (0, 1e6), "clean_weight": (0, 1e6), "noisy_weight": (0, 1e6)})
+            raise KitError(
+                "causal: the noise model's layers are all causal; gru and transformer can read "
+                "both ways"
+            )
+        check_bounds(
+            self,
+            {
+                "noise_layers": (1, 1000),
+                "noise_hidden": (0, 10**6),
+                "noisy_layers": (1, 1000),
+                "noisy_hidden": (1, 10**6),
+                "reversal": (0, 1e6),
+                "clean_weight": (0, 1e6),
+                "noisy_weight": (0, 1e6),
+            },
+        )
 
     @property
     def has_adversary(self) -> bool:
@@ -59,8 +71,13 @@ class NoiseGRUConfig(GRUConfig):
         labels = batch.num_patches, batch.labels, batch.num_labels
         if not self.has_adversary:
             return self.clean_weight * ctc_losses(model(features, batch.day), *labels), {}
-        clean, noisy = (ctc_losses(logits, *labels) for logits in model(features, batch.day, mode="full"))
-        return self.clean_weight * clean + self.noisy_weight * noisy, {"clean_loss": clean, "noisy_loss": noisy}
+        clean, noisy = (
+            ctc_losses(logits, *labels) for logits in model(features, batch.day, mode="full")
+        )
+        return self.clean_weight * clean + self.noisy_weight * noisy, {
+            "clean_loss": clean,
+            "noisy_loss": noisy,
+        }
 
     def stream(self, model: nn.Module) -> FrameSteps:
         "Both networks go on from their states."
@@ -69,8 +86,9 @@ class NoiseGRUConfig(GRUConfig):
 # %% ../../nbs/models/noise_gru.ipynb #dd96e659
 NOISE_GRU_SIZES = {
     "noise_gru_687m": NoiseGRUConfig(),
-    "noise_gru_tiny": NoiseGRUConfig(hidden=128, num_layers=1, noise_layers=1, noise_hidden=64, noisy_layers=1,
-                                     noisy_hidden=64),
+    "noise_gru_tiny": NoiseGRUConfig(
+        hidden=128, num_layers=1, noise_layers=1, noise_hidden=64, noisy_layers=1, noisy_hidden=64
+    ),
 }
 
 # %% ../../nbs/models/noise_gru.ipynb #956399cc
@@ -79,7 +97,8 @@ class NoiseModel(nn.Module):
 
     def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
-        self.config, width = config, config.width
+        self.config = config
+        width = config.width
         hidden = config.noise_hidden or width
         self.day_layer = config.day_layer()
         self.gru = GRU(width, hidden, config.noise_layers, config.dropout, config.recompute)
@@ -101,7 +120,9 @@ class NoiseModel(nn.Module):
         return hidden if self.out is None else self.out(hidden), states
 
 # %% ../../nbs/models/noise_gru.ipynb #d6434fc7
-def start_of(part: nn.Module, day: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:  # (N, B, H)
+def start_of(
+    part: nn.Module, day: torch.Tensor, states: torch.Tensor | None
+) -> torch.Tensor:  # (N, B, H)
     "Return the initial state of a GRU stack: the given one, or the learned vector for every layer."
     if states is not None:
         return states
@@ -141,7 +162,9 @@ class NoisySpeechModel(nn.Module):
 
     def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
-        self.gru = GRU(config.width, config.noisy_hidden, config.noisy_layers, config.dropout, config.recompute)
+        self.gru = GRU(
+            config.width, config.noisy_hidden, config.noisy_layers, config.dropout, config.recompute
+        )
         self.out = nn.Linear(config.noisy_hidden, config.num_classes)
         self.h0 = nn.Parameter(torch.zeros(1, 1, config.noisy_hidden))
         initialise(self)
@@ -160,7 +183,8 @@ class NoiseGRU(nn.Module):
 
     def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
-        self.config, self.reversal = config, config.reversal
+        self.config = config
+        self.reversal = config.reversal
         self.noise = NoiseModel(config)
         self.clean = CleanSpeechModel(config)
         self.noisy = NoisySpeechModel(config) if config.has_adversary else None
@@ -180,6 +204,9 @@ class NoiseGRU(nn.Module):
         logits = clean
         if mode == "full":
             if self.noisy is None:
-                raise KitError("mode: 'full' needs a noisy speech model; this noise model was built with reversal 0")
+                raise KitError(
+                    "mode: 'full' needs a noisy speech model; this noise model was built with "
+                    "reversal 0"
+                )
             logits = clean, self.noisy(Reversal.apply(noise, self.reversal))
         return (logits, (noise_states, clean_states)) if return_state else logits

@@ -24,8 +24,11 @@ from ..core.files import read_text, regular_file
 def read_tensors(path: str | Path) -> Any:
     "Read a torch pickle without running code from it; a file that is not safe or not readable raises `KitError`."
     number = np.float64(0).__reduce__()[0]
-    numpy_numbers = [*((number, f"{package}.multiarray.scalar") for package in ("numpy.core", "numpy._core")), np.dtype,
-                     *(type(np.dtype(kind)) for kind in ("float64", "float32", "int64"))]
+    numpy_numbers = [
+        *((number, f"{package}.multiarray.scalar") for package in ("numpy.core", "numpy._core")),
+        np.dtype,
+        *(type(np.dtype(kind)) for kind in ("float64", "float32", "int64")),
+    ]
     try:
         with torch.serialization.safe_globals(numpy_numbers):
             return torch.load(regular_file(path), map_location="cpu", mmap=True, weights_only=True)
@@ -36,7 +39,9 @@ def read_tensors(path: str | Path) -> Any:
         with suppress(Exception):  # a damaged pickle names nothing
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         foreign = ", ".join(name for name in sorted(names) if not name.startswith("numpy"))
-        reason = f"holds {foreign or 'foreign objects'}; reading it could run code, so it is refused"
+        reason = (
+            f"holds {foreign or 'foreign objects'}; reading it could run code, so it is refused"
+        )
         raise KitError(f"{path}: {reason}") from error
     except KitError:
         raise
@@ -92,7 +97,9 @@ def read_args(path: Path) -> dict[str, Any]:  # args.yaml beside a checkpoint
     except RecursionError as error:
         raise KitError(f"{path}: is not valid YAML (it is nested too deeply)") from error
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
-        raise KitError(f"{path}: is not valid YAML ({(str(error).splitlines() or [''])[0]})") from error
+        raise KitError(
+            f"{path}: is not valid YAML ({(str(error).splitlines() or [''])[0]})"
+        ) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model", {}), dict):
         raise KitError(f"{path}: should hold settings by name")
     return settings

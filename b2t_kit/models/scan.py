@@ -22,7 +22,11 @@ LoopBody = Callable[..., tuple[State, tuple[torch.Tensor, ...]]]
 
 # %% ../../nbs/models/scan.ipynb #4bd08f48
 def _loop_by_scan(
-    step: LoopBody, state: State, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor], reverse: bool
+    step: LoopBody,
+    state: State,
+    inputs: Sequence[torch.Tensor],
+    constants: Sequence[torch.Tensor],
+    reverse: bool,
 ) -> tuple[State, list[torch.Tensor]]:
     "Return the loop as one operation of a program, whose size does not depend on T: torch_xla's, or torch's own."
     on_xla = inputs[0].device.type == "xla"
@@ -31,10 +35,14 @@ def _loop_by_scan(
     else:
         from torch._higher_order_ops.scan import scan
 
-    def step_of_scan(carry: list[torch.Tensor], slices: list[torch.Tensor]) -> tuple[list[State], list[torch.Tensor]]:
+
+    def step_of_scan(
+        carry: list[torch.Tensor], slices: list[torch.Tensor]
+    ) -> tuple[list[State], list[torch.Tensor]]:
         state, outputs = step(carry[0], *slices, *carry[1:])
         result = [state, *carry[1:]], list(outputs)
-        return result if on_xla else tree_map(torch.clone, result)  # torch's refuses one tensor under two names
+        # torch's refuses one tensor under two names
+        return result if on_xla else tree_map(torch.clone, result)
 
     carry, series = scan(step_of_scan, [state, *constants], list(inputs), reverse=reverse)
     return carry[0], series
@@ -94,10 +102,13 @@ def contract(
     compute: torch.dtype = torch.float32,  # type to which operands are rounded
 ) -> torch.Tensor:  # remaining axes of left, then of right; float32, or float64 if compute is
     "Return the sum of products over `axes`, with operands in the compute type and the sum in float32."
-    left, right = left.to(compute), right.to(compute)
-    sum_type, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
+    left = left.to(compute)
+    right = right.to(compute)
+    sum_type = torch.promote_types(compute, torch.float32)
+    on_xla = left.device.type == "xla"
     if not on_xla or xla_hardware() == "CPU":
-        left, right = left.to(sum_type), right.to(sum_type)
+        left = left.to(sum_type)
+        right = right.to(sum_type)
     if not on_xla:
         return torch.tensordot(left, right, axes)
     from torch_xla import _XLAC
@@ -114,7 +125,8 @@ def compute_type(tensor: torch.Tensor) -> torch.dtype:  # for the operands of pr
     return torch.promote_types(tensor.dtype, torch.float32)
 
 # %% ../../nbs/models/scan.ipynb #60b30e70
-Mark = Callable[[torch.Tensor, Mapping[int, str]], torch.Tensor]  # (tensor, dimension -> what divides it) -> tensor
+# (tensor, dimension -> what divides it) -> tensor
+Mark = Callable[[torch.Tensor, Mapping[int, str]], torch.Tensor]
 
 
 def unmarked(tensor: torch.Tensor, division: Mapping[int, str]) -> torch.Tensor:
@@ -122,7 +134,8 @@ def unmarked(tensor: torch.Tensor, division: Mapping[int, str]) -> torch.Tensor:
     return tensor
 
 
-OF_WEIGHTS = {-2: "units"}  # (..., 3, H, I), and its gradient while it is summed over a group's trials
+# (..., 3, H, I), and its gradient while it is summed over a group's trials
+OF_WEIGHTS = {-2: "units"}
 AT_REST = {-2: "shares"}  # the same where it is only kept
 
 
@@ -164,7 +177,9 @@ def _as_one(parts: Sequence[torch.Tensor], by_units: bool) -> torch.Tensor:
     return torch.stack(list(parts), dim=-2) if by_units else torch.cat(list(parts), dim=-1)
 
 # %% ../../nbs/models/scan.ipynb #65c6137f
-def _gates(from_input: torch.Tensor, from_state: torch.Tensor, by_units: bool = False) -> tuple[torch.Tensor, ...]:
+def _gates(
+    from_input: torch.Tensor, from_state: torch.Tensor, by_units: bool = False
+) -> tuple[torch.Tensor, ...]:
     "Return the gates and the proposal of one step, in torch's order."
     reset_input, update_input, new_input = _three(from_input, by_units)
     reset_state, update_state, new_state = _three(from_state, by_units)
@@ -174,7 +189,11 @@ def _gates(from_input: torch.Tensor, from_state: torch.Tensor, by_units: bool = 
 
 # %% ../../nbs/models/scan.ipynb #9e45cb93
 def _slopes(
-    state: torch.Tensor, reset: torch.Tensor, update: torch.Tensor, new: torch.Tensor, new_state: torch.Tensor
+    state: torch.Tensor,
+    reset: torch.Tensor,
+    update: torch.Tensor,
+    new: torch.Tensor,
+    new_state: torch.Tensor,
 ) -> list[torch.Tensor]:  # of reset, update, the state's part in new, the input's: each (..., H)
     "Derivatives of the next state with respect to each product's contribution."
     by_input = (1 - update) * (1 - new.square())
@@ -191,12 +210,20 @@ def _input_product(
 
 # %% ../../nbs/models/scan.ipynb #4ce1c9bf
 def _forward_loop(
-    from_input: torch.Tensor, state: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor, keep_gates: bool
+    from_input: torch.Tensor,
+    state: torch.Tensor,
+    weight_hh: torch.Tensor,
+    bias_hh: torch.Tensor,
+    keep_gates: bool,
 ) -> list[torch.Tensor]:
     "Return all states, and the gates if wanted, from the first time step to the last."
 
+
     def step(
-        state: torch.Tensor, from_input: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor
+        state: torch.Tensor,
+        from_input: torch.Tensor,
+        weight_hh: torch.Tensor,
+        bias_hh: torch.Tensor,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         from_state = contract(state, weight_hh, LAST, weight_hh.dtype) + bias_hh
         reset, update, new, new_state = _gates(from_input, from_state, weight_hh.dim() == 3)
@@ -217,12 +244,20 @@ def _through(at_gates: torch.Tensor, weight: torch.Tensor, compute: torch.dtype)
 
 # %% ../../nbs/models/scan.ipynb #b7f35fa6
 def _backward_loop(
-    grad_states: torch.Tensor, slopes: Sequence[torch.Tensor], update: torch.Tensor, weight_hh: torch.Tensor, mark: Mark
+    grad_states: torch.Tensor,
+    slopes: Sequence[torch.Tensor],
+    update: torch.Tensor,
+    weight_hh: torch.Tensor,
+    mark: Mark,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     "Return the gradient at each state, including its effect on all later states."
 
+
     def step(
-        later: torch.Tensor, grad: torch.Tensor, update: torch.Tensor, *slopes_and_weight: torch.Tensor
+        later: torch.Tensor,
+        grad: torch.Tensor,
+        update: torch.Tensor,
+        *slopes_and_weight: torch.Tensor,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         *slopes, weight_hh = slopes_and_weight
         total = grad + later
@@ -247,16 +282,26 @@ def _stored(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # the same 
 
 
 def _at_products(
-    slopes: Sequence[torch.Tensor], totals: torch.Tensor, compute: torch.dtype, by_units: bool, mark: Mark
+    slopes: Sequence[torch.Tensor],
+    totals: torch.Tensor,
+    compute: torch.dtype,
+    by_units: bool,
+    mark: Mark,
 ) -> Sequence[torch.Tensor]:
     "Return the gradients at both products' contributions to the gates, and at the biases."
     if not by_units:
-        gradients = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
+        gradients = [
+            _at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])
+        ]
         return [*gradients, *(tensor.sum((0, 1)) for tensor in gradients)]
     parts = [slope * totals for slope in slopes]
     sums = [part.sum((0, 1)) for part in parts]
     parts = [inner(mark, part) for part in _stored([part.to(compute) for part in parts])]
-    combined = [_as_one(three, by_units) for each in (parts, sums) for three in (each[:3], [*each[:2], each[3]])]
+    combined = [
+        _as_one(three, by_units)
+        for each in (parts, sums)
+        for three in (each[:3], [*each[:2], each[3]])
+    ]
     return [*(inner(mark, tensor) for tensor in combined[:2]), *combined[2:]]
 
 # %% ../../nbs/models/scan.ipynb #f2c0fe38
@@ -278,9 +323,13 @@ class _Recurrence(torch.autograd.Function):
         ctx.options = compute, recompute, mark, inputs.dtype
         keep_gates = any(ctx.needs_input_grad) and not recompute
         with torch.autocast(inputs.device.type, enabled=False):
-            weight, input_weight = (mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih))
+            weight, input_weight = (
+                mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih)
+            )
             inputs = inner(mark, inputs.to(compute))
-            from_input = inner(mark, _input_product(outer(mark, inputs), input_weight, bias_ih, compute))
+            from_input = inner(
+                mark, _input_product(outer(mark, inputs), input_weight, bias_ih, compute)
+            )
             bias = mark(bias_hh, {-1: "units"})
             outputs = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
             states, *gates = (inner(mark, tensor) for tensor in outputs)
@@ -298,7 +347,9 @@ class _Recurrence(torch.autograd.Function):
             return mark(mark(contract(at_gates, read, LEADING, compute), OF_WEIGHTS), AT_REST)
 
         with torch.autocast(inputs.device.type, enabled=False):
-            weight, input_weight = (mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih))
+            weight, input_weight = (
+                mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih)
+            )
             grad_states = inner(mark, grad_states)
             previous = inner(mark, torch.cat([state[None], states[:-1]]))  # (T, B, H)
             if recompute:
@@ -309,10 +360,16 @@ class _Recurrence(torch.autograd.Function):
                 gates = _gates(from_input, from_state, by_units)
             slopes = _slopes(previous, *gates)
             grad_state, totals = _backward_loop(grad_states, slopes[:3], gates[1], weight, mark)
-            totals, previous = inner(mark, totals), previous.to(compute)
-            at_state, at_input, of_bias_hh, of_bias_ih = _at_products(slopes, totals, compute, by_units, mark)
-            if by_units:  # collected after the loop, since the compiler would keep all units' values until then
-                previous, inputs = (inner(mark, tensor) for tensor in _stored([previous, inputs, totals])[:2])
+            totals = inner(mark, totals)
+            previous = previous.to(compute)
+            at_state, at_input, of_bias_hh, of_bias_ih = _at_products(
+                slopes, totals, compute, by_units, mark
+            )
+            # collected after the loop, since the compiler would keep all units' values until then
+            if by_units:
+                previous, inputs = (
+                    inner(mark, tensor) for tensor in _stored([previous, inputs, totals])[:2]
+                )
             gradients = (
                 inner(mark, _through(at_input, input_weight, compute)).to(given_type),
                 grad_state,
@@ -340,5 +397,7 @@ def gru_layer(
     if state is None:
         state = inputs.new_zeros(inputs.shape[0], weight_hh.shape[-1], dtype=dtype)
     state, *parameters = (x.to(dtype) for x in (state, weight_ih, weight_hh, bias_ih, bias_hh))
-    states = _Recurrence.apply(inputs.transpose(0, 1), state, *parameters, (compute, recompute, mark))
+    states = _Recurrence.apply(
+        inputs.transpose(0, 1), state, *parameters, (compute, recompute, mark)
+    )
     return states.transpose(0, 1), states[-1]

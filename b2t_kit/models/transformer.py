@@ -23,7 +23,8 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.settings import check_bounds
 from ..core.random import uniforms
-from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches, times
+from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches
+from .model import times
 from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors
 
 # %% ../../nbs/models/transformer.ipynb #f8087636
@@ -52,7 +53,17 @@ class TransformerConfig(ModelConfig):
     adapted = Adapted(("embed.*",), 3e-5, False)
 
     def __post_init__(self) -> None:
-        sizes = ("num_features", "num_classes", "patch", "blocks", "width", "heads", "head_width", "inner", "reach")
+        sizes = (
+            "num_features",
+            "num_classes",
+            "patch",
+            "blocks",
+            "width",
+            "heads",
+            "head_width",
+            "inner",
+            "reach",
+        )
         seconds = ("window", "window_least", "window_most")
         check_bounds(self, {name: (1, 10**6) for name in sizes})
         check_bounds(self, {name: (0, 10**6) for name in ("mask_spans", *seconds)})
@@ -60,7 +71,10 @@ class TransformerConfig(ModelConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise KitError(f"{name}: {getattr(self, name)} is not in [0, 1)")
         if not (0 <= self.window_least <= self.window_most and self.window >= 0):
-            raise KitError(f"window_least, window_most: {self.window_least:g} to {self.window_most:g} s is not a range")
+            raise KitError(
+                f"window_least, window_most: {self.window_least:g} to {self.window_most:g} s is "
+                "not a range"
+            )
 
     @property
     def stride(self) -> int:  # type: ignore[override]
@@ -101,8 +115,18 @@ class TransformerConfig(ModelConfig):
 # %% ../../nbs/models/transformer.ipynb #680ebbae
 TRANSFORMER_SIZES = {
     "transformer": TransformerConfig(),
-    "transformer_tiny": TransformerConfig(patch=8, blocks=2, width=128, heads=4, head_width=32, inner=512,
-                                          patch_dropout=0.1, block_dropout=0.1, mask_spans=4, mask_share=0.03),
+    "transformer_tiny": TransformerConfig(
+        patch=8,
+        blocks=2,
+        width=128,
+        heads=4,
+        head_width=32,
+        inner=512,
+        patch_dropout=0.1,
+        block_dropout=0.1,
+        mask_spans=4,
+        mask_share=0.03,
+    ),
 }
 
 # %% ../../nbs/models/transformer.ipynb #001a26cc
@@ -127,7 +151,8 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.patch, self.dropout = config.patch, config.patch_dropout
+        self.patch = config.patch
+        self.dropout = config.patch_dropout
         self.norm_in = FloatNorm(config.patch_values)
         self.linear = nn.Linear(config.patch_values, config.width)
         self.norm_out = FloatNorm(config.width)
@@ -144,7 +169,9 @@ class PatchEmbedding(nn.Module):
         return dropout(self.norm_out(self.linear(self.norm_in(raw))), self.dropout, self.training)
 
 # %% ../../nbs/models/transformer.ipynb #c96a62d5
-_MASKS, _WINDOW = 6, 7  # purposes of random numbers; `data.batches` has 1 to 5
+# purposes of random numbers; `data.batches` has 1 to 5
+_MASKS = 6
+_WINDOW = 7
 
 
 def draw_masks(
@@ -158,8 +185,11 @@ def draw_masks(
     draws = uniforms(noise_key, _MASKS, 2, config.mask_spans).add_(1).mul_(0.5)  # (B, 2, spans)
     num_frames = torch.div(num_bins, patch, rounding_mode="floor")[:, None]  # (B, 1)
     longest = (config.mask_share * num_frames).to(torch.int32)
-    span = torch.minimum((draws[:, 0] * (longest + 1)).to(torch.int32), longest)  # a draw may round to 1
-    start = torch.minimum((draws[:, 1] * (num_frames - span + 1)).to(torch.int32), num_frames - span)
+    # a draw may round to 1
+    span = torch.minimum((draws[:, 0] * (longest + 1)).to(torch.int32), longest)
+    start = torch.minimum(
+        (draws[:, 1] * (num_frames - span + 1)).to(torch.int32), num_frames - span
+    )
     counter = torch.arange(frames, dtype=torch.int32, device=num_bins.device)[None, :, None]
     return ((counter >= start[:, None]) & (counter < (start + span)[:, None])).any(-1)
 
@@ -171,7 +201,9 @@ def draw_window(
 ) -> torch.Tensor:  # (1,) int32, or on XLA (B,): frames of the past that a frame sees
     "Return the window of a training step, uniform over whole frames."
     keys = step_key if step_key.device.type == "xla" else step_key[:1]
-    least, most = (window_frames(seconds, patch) for seconds in (config.window_least, config.window_most))
+    least, most = (
+        window_frames(seconds, patch) for seconds in (config.window_least, config.window_most)
+    )
     draw = uniforms(keys, _WINDOW, 1, 1).add_(1).mul_(0.5).flatten()
     return (least + (draw * (most - least + 1)).to(torch.int32)).clamp(max=most)
 
@@ -188,7 +220,8 @@ def attention_mask(
     distance = frame[keys - queries :, None] - frame  # (Q, K)
     most = window.view(-1, 1, 1, 1) if isinstance(window, torch.Tensor) else window
     if frames is not None:
-        return (distance.abs() <= most) & (frame < frames.view(-1, 1, 1, 1)) | (distance == 0)  # padding sees itself
+        # padding sees itself
+        return (distance.abs() <= most) & (frame < frames.view(-1, 1, 1, 1)) | (distance == 0)
     return ((distance >= 0) & (distance <= most)).view(-1, 1, queries, keys)
 
 # %% ../../nbs/models/transformer.ipynb #203d69e0
@@ -205,10 +238,15 @@ class RelativeBias(nn.Module):
         keys: int,  # K, frames that are looked at; the last Q of them are the queries
     ) -> torch.Tensor:  # (Q, K) float32
         most = len(self.table) // 2
-        future, past = min(queries - 1, most), min(keys - 1, most)
-        line = torch.cat([  # distances from -(Q - 1) to K - 1
-            self.table[:1].expand(queries - 1 - future), self.table[most - future : most + past + 1],
-            self.table[-1:].expand(keys - 1 - past)]).flip(0)
+        future = min(queries - 1, most)
+        past = min(keys - 1, most)
+        line = torch.cat(
+            [  # distances from -(Q - 1) to K - 1
+                self.table[:1].expand(queries - 1 - future),
+                self.table[most - future : most + past + 1],
+                self.table[-1:].expand(keys - 1 - past),
+            ]
+        ).flip(0)
         length = queries + keys  # of the line and one number that is never read
         rows = torch.cat([line, line[:1]]).expand(queries, length).reshape(-1)
         return rows[queries - 1 : queries * length - 1].view(queries, length - 1)[:, :keys]
@@ -225,7 +263,9 @@ def explicit_attention(
     scores = (query @ key.mT).float() * query.shape[-1] ** -0.5 + added
     probabilities = scores.softmax(-1)
     if share:
-        probabilities = dropout(probabilities.flatten(1, 2), share, True).unflatten(1, query.shape[1:3])
+        probabilities = dropout(probabilities.flatten(1, 2), share, True).unflatten(
+            1, query.shape[1:3]
+        )
     return probabilities.to(value.dtype) @ value
 
 # %% ../../nbs/models/transformer.ipynb #79304d4b
@@ -248,9 +288,11 @@ class CausalAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_width
-        self.heads, self.dropout = config.heads, config.block_dropout
+        self.heads = config.heads
+        self.dropout = config.block_dropout
         self.norm = FloatNorm(config.width)
-        self.qkv = nn.Linear(config.width, 3 * inner, bias=False)  # queries, keys, values; within each, head by head
+        # queries, keys, values; within each, head by head
+        self.qkv = nn.Linear(config.width, 3 * inner, bias=False)
         self.bias = RelativeBias(config.reach)
         self.out = nn.Linear(inner, config.width)
 
@@ -260,14 +302,19 @@ class CausalAttention(nn.Module):
         visible: torch.Tensor,  # (1 or B, 1, Q, K) bool
         state: torch.Tensor | None = None,  # (2, B, H, K - Q, D): keys and values of earlier frames
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, Q, width); (2, B, H, K, D)
-        parts = self.qkv(self.norm(frames)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query, cache = parts[0], parts[1:]
+        parts = (
+            self.qkv(self.norm(frames)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
+        query = parts[0]
+        cache = parts[1:]
         if state is not None:
             cache = torch.cat([state, cache], dim=3)
         added = torch.where(visible, self.bias(*visible.shape[-2:]), -torch.inf)
         rate = self.dropout if self.training else 0.0
         output = causal_attention(query, cache[0], cache[1], added, rate)
-        return dropout(self.out(output.transpose(1, 2).flatten(2)), self.dropout, self.training), cache
+        return dropout(
+            self.out(output.transpose(1, 2).flatten(2)), self.dropout, self.training
+        ), cache
 
 # %% ../../nbs/models/transformer.ipynb #f2f19ff0
 class TransformerBlock(nn.Module):
@@ -298,7 +345,8 @@ class TransformerDecoder(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.config, self.window = config, window_frames(config.window, config.patch)
+        self.config = config
+        self.window = window_frames(config.window, config.patch)
         self.embed = PatchEmbedding(config)
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.blocks))
         self.norm = FloatNorm(config.width)
@@ -317,7 +365,13 @@ class TransformerDecoder(nn.Module):
         hidden = self.embed(features, masked)
         count = hidden.shape[1]
         num_past = 0 if states is None else states.shape[4]
-        seen = attention_mask(count, num_past + count, self.window if window is None else window, hidden.device, frames)
+        seen = attention_mask(
+            count,
+            num_past + count,
+            self.window if window is None else window,
+            hidden.device,
+            frames,
+        )
         caches = []
         for level, block in enumerate(self.blocks):
             hidden, cache = block(hidden, seen, None if states is None else states[level])
@@ -331,11 +385,16 @@ class TransformerSteps(FrameSteps):
 
     def start(self) -> None:
         "Begin a sentence."
-        config, self.window = self.model.config, self.model.window
+        config = self.model.config
+        self.window = self.model.window
         shape = config.blocks, 2, config.heads, 2 * self.window + 1, config.head_width
-        self.kept, self.count = torch.zeros(shape), 0  # keys and values of each block; frames in them
+        self.kept = torch.zeros(shape)  # keys and values of each block
+        self.count = 0  # frames in them
         distance = torch.arange(self.window, -1, -1).clamp(max=config.reach - 1)
-        self.biases = [block.attention.bias.table.detach()[config.reach - 1 + distance] for block in self.model.blocks]
+        self.biases = [
+            block.attention.bias.table.detach()[config.reach - 1 + distance]
+            for block in self.model.blocks
+        ]
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins, fewer at a trial's end; (41,)
@@ -343,13 +402,17 @@ class TransformerSteps(FrameSteps):
         if self.count == self.kept.shape[3]:
             self.kept[:, :, :, : self.window] = self.kept[:, :, :, -self.window :].clone()
             self.count = self.window
-        first, self.count = max(0, self.count - self.window), self.count + 1
+        first = max(0, self.count - self.window)
+        self.count = self.count + 1
         embed = self.model.embed
         patch = F.pad(window, (0, 0, 0, embed.patch - len(window)))
         frame = embed.norm_out(times(embed.linear, embed.norm_in(patch.flatten())))
-        for block, past, bias in zip(self.model.blocks, self.kept[:, :, :, first : self.count], self.biases):
+        for block, past, bias in zip(
+            self.model.blocks, self.kept[:, :, :, first : self.count], self.biases
+        ):
             attention = block.attention
-            parts = times(attention.qkv, attention.norm(frame)).view(3, attention.heads, -1)  # (3, H, D)
+            # (3, H, D)
+            parts = times(attention.qkv, attention.norm(frame)).view(3, attention.heads, -1)
             past[:, :, -1] = parts[1:]
             scores = (parts[0, :, None] @ past[0].mT)[:, 0] * parts.shape[-1] ** -0.5 + bias[-past.shape[2] :]  # (H, K)
             output = scores.softmax(-1)[:, None] @ past[1]  # (H, 1, D)
@@ -359,20 +422,29 @@ class TransformerSteps(FrameSteps):
 
 # %% ../../nbs/models/transformer.ipynb #92e5dfe8
 WEIGHTS_FILE = "modelWeights"  # file
-HEAD_WIDTH, _FEATURES = 64, 512  # values per head, features per bin, as published
+# values per head, features per bin, as published
+HEAD_WIDTH = 64
+_FEATURES = 512
 _NAMES = {  # a published parameter's module -> ours, with N for the number of a layer
-    "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear",
+    "patch_embedders.0.1": "embed.norm_in",
+    "patch_embedders.0.2": "embed.linear",
     "patch_embedders.0.3": "embed.norm_out",
-    "transformer.layers.N.0.norm": "blocks.N.attention.norm", "transformer.layers.N.0.to_qkv": "blocks.N.attention.qkv",
+    "transformer.layers.N.0.norm": "blocks.N.attention.norm",
+    "transformer.layers.N.0.to_qkv": "blocks.N.attention.qkv",
     "transformer.layers.N.0.to_out.0": "blocks.N.attention.out",
     "transformer.layers.N.0.rel_pos_bias": "blocks.N.attention.bias",
-    "transformer.layers.N.1.net.0": "blocks.N.norm", "transformer.layers.N.1.net.1": "blocks.N.up",
-    "transformer.layers.N.1.net.4": "blocks.N.down", "transformer.norm": "norm", "projection": "out"}
+    "transformer.layers.N.1.net.0": "blocks.N.norm",
+    "transformer.layers.N.1.net.1": "blocks.N.up",
+    "transformer.layers.N.1.net.4": "blocks.N.down",
+    "transformer.norm": "norm",
+    "projection": "out",
+}
 
 
 def load_published(folder: Path) -> Pretrained:
     "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
-    path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
+    path = folder / WEIGHTS_FILE
+    state = dict[str, torch.Tensor]()
     tensors = read_tensors(path)
     try:
         for name, value in tensors.items():
@@ -380,23 +452,38 @@ def load_published(folder: Path) -> Pretrained:
             layer = re.search(r"(?<=layers\.)[0-9]+", part)
             own_name = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
             if own_name is None:
-                raise KitError(f"{name}: is no parameter of the published Transformer, which has no day layers and no "
-                               "second participant")
+                raise KitError(
+                    f"{name}: is no parameter of the published Transformer, which has no day "
+                    "layers and no second participant"
+                )
             if own_name.endswith("attention.bias"):
-                kind, value = "table", value[:, 0]
+                kind = "table"
+                value = value[:, 0]
             state[f"{own_name.replace('N', layer[0] if layer else '')}.{kind}"] = value
-        values, per_head = len(state["embed.norm_in.weight"]), 3 * HEAD_WIDTH  # queries, keys and values
+        values = len(state["embed.norm_in.weight"])
+        per_head = 3 * HEAD_WIDTH  # queries, keys and values
         heads, rest = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
         if values % _FEATURES or rest:
-            raise KitError(f"patches of {values} values and {heads} heads with {rest} values left over: neither is of "
-                           f"{_FEATURES} features and heads of {HEAD_WIDTH}")
+            raise KitError(
+                f"patches of {values} values and {heads} heads with {rest} values left over: "
+                f"neither is of {_FEATURES} features and heads of {HEAD_WIDTH}"
+            )
         classes, width = state["out.weight"].shape
         config = TransformerConfig(
-            num_features=_FEATURES, num_classes=classes, patch=values // _FEATURES, width=width, heads=heads,
-            head_width=HEAD_WIDTH, blocks=sum(name.endswith("attention.qkv.weight") for name in state),
-            inner=len(state["blocks.0.up.weight"]), reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2)
+            num_features=_FEATURES,
+            num_classes=classes,
+            patch=values // _FEATURES,
+            width=width,
+            heads=heads,
+            head_width=HEAD_WIDTH,
+            blocks=sum(name.endswith("attention.qkv.weight") for name in state),
+            inner=len(state["blocks.0.up.weight"]),
+            reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2,
+        )
         model = build_filled(config, state)
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise KitError(f"{path}: its parameters are not those of the published Transformer: {reason}") from error
+        raise KitError(
+            f"{path}: its parameters are not those of the published Transformer: {reason}"
+        ) from error
     return Pretrained(model, config, T15_SESSIONS)

@@ -41,15 +41,24 @@ def add_shardings(
     computation = _jax.XlaComputation(module)
     with mlir.make_ir_context():
         parsed = ir.Module.parse(_jax.mlir.xla_computation_to_mlir_module(computation))
-        main = next(function for function in parsed.body.operations if function.attributes["sym_name"].value == "main")
-        arguments = [{"mhlo.sharding": ir.StringAttr.get(argument["sharding"])} for argument in job["arguments"]]
+        main = next(
+            function
+            for function in parsed.body.operations
+            if function.attributes["sym_name"].value == "main"
+        )
+        arguments = [
+            {"mhlo.sharding": ir.StringAttr.get(argument["sharding"])}
+            for argument in job["arguments"]
+        ]
         int32 = ir.IntegerType.get_signless(32)
         for attributes, argument in zip(arguments, job["arguments"]):
             if argument["result"] is not None:
                 attributes["tf.aliasing_output"] = ir.IntegerAttr.get(int32, argument["result"])
         results = [{"mhlo.sharding": ir.StringAttr.get(sharding)} for sharding in job["results"]]
         for name, lists in (("arg_attrs", arguments), ("res_attrs", results)):
-            main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in lists])
+            main.attributes[name] = ir.ArrayAttr.get(
+                [ir.DictAttr.get(attributes) for attributes in lists]
+            )
         parsed.operation.walk(_completed)
         return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
@@ -59,7 +68,10 @@ def _completed(operation: Any) -> Any:
     from jaxlib.mlir import ir
 
     attributes = operation.attributes
-    if operation.name.endswith("custom_call") and attributes["call_target_name"].value == "Sharding":
+    if (
+        operation.name.endswith("custom_call")
+        and attributes["call_target_name"].value == "Sharding"
+    ):
         attributes["mhlo.sharding"] = attributes["backend_config"]
         attributes["backend_config"] = ir.StringAttr.get("")
     return ir.WalkResult.ADVANCE
@@ -76,15 +88,21 @@ def compile_module(
     from jaxlib import _jax, xla_client
 
     all_devices = topologies.get_topology_desc(topology, platform="tpu").devices
-    devices = sorted(all_devices, key=lambda device: device.id)[:chips]  # jax goes host by host, torch_xla by number
+    # jax goes host by host, torch_xla by number
+    devices = sorted(all_devices, key=lambda device: device.id)[:chips]
     options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, chips
+    options.num_replicas = 1
+    options.num_partitions = chips
     build = options.executable_build_options
-    build.num_replicas, build.num_partitions = 1, chips
-    build.use_spmd_partitioning, build.use_shardy_partitioner = True, False  # torch_xla's choice
+    build.num_replicas = 1
+    build.num_partitions = chips
+    # torch_xla's choice
+    build.use_spmd_partitioning = True
+    build.use_shardy_partitioner = False
     ids = np.array([[device.id for device in devices]])
     build.device_assignment = xla_client.DeviceAssignment.create(ids)
-    start, cpu_start = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    cpu_start = time.process_time()
     executable = devices[0].client.compile(code, _jax.DeviceList(tuple(devices)), options)
     return executable, time.perf_counter() - start, time.process_time() - cpu_start
 
@@ -109,13 +127,22 @@ def work(
     results: dict[str, Any] = {"versions": versions()}
     code, text = add_shardings((folder / "module.pb").read_bytes(), job)
     (folder / "before.hlo").write_text(text)
-    start, cpu_start = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    cpu_start = time.process_time()
     try:
         executable, seconds, processor = compile_module(code, job["topology"], job["chips"])
         (folder / "after.hlo").write_text(executable.hlo_modules()[0].to_string())
-        results |= {"bytes": memory_sizes(executable), "compile_s": seconds, "processor_s": processor}
+        results |= {
+            "bytes": memory_sizes(executable),
+            "compile_s": seconds,
+            "processor_s": processor,
+        }
     except Exception as error:  # jaxlib's error class differs between versions
-        if type(error).__name__ not in ("XlaRuntimeError", "JaxRuntimeError", "NotImplementedError"):
+        if type(error).__name__ not in (
+            "XlaRuntimeError",
+            "JaxRuntimeError",
+            "NotImplementedError",
+        ):
             raise
         durations = time.perf_counter() - start, time.process_time() - cpu_start
         results |= {"error": str(error), "compile_s": durations[0], "processor_s": durations[1]}

@@ -23,7 +23,11 @@ def configurations() -> dict[str, Callable[[], RunSettings]]:
     if find_spec("b2t_kit.tasks"):  # a part of the package that can be left out
         for module in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
             import_module(f"b2t_kit.tasks.{module.name}")
-    groups = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith("b2t_kit.tasks.")]
+    groups = [
+        kind.recipes()
+        for kind in RunSettings.__subclasses__()
+        if kind.__module__.startswith("b2t_kit.tasks.")
+    ]
     return dict(RECIPES) | {name: recipe for group in groups for name, recipe in group.items()}
 
 
@@ -41,7 +45,9 @@ ON_GPU = ("gpu_16gb", "baseline", "transformer", "transformer_short")
 
 def usual_device(name: str) -> str:  # "cpu", "gpu" or "tpu"
     "Return the device that a configuration is planned for unless one is named; training takes the one that is there."
-    return "cpu" if name.endswith("tiny") or name == "linear" else "gpu" if name in ON_GPU else "tpu"
+    return (
+        "cpu" if name.endswith("tiny") or name == "linear" else "gpu" if name in ON_GPU else "tpu"
+    )
 
 
 def configuration_lines() -> list[str]:

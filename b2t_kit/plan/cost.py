@@ -62,12 +62,16 @@ def arrays_of(text: str) -> list[Array]:
     arrays = []
     for kind, dims, order, tiles, space in ARRAY.findall(text):
         first = re.match(r"T\(([\d,]*)\)", tiles)
-        arrays.append(Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0)))
+        arrays.append(
+            Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0))
+        )
     return arrays
 
 # %% ../../nbs/plan/cost.ipynb #3dc1d10a
-CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
-                    r"(\{[^}]*\}|%?[\w.\-]+)")
+CALLED = re.compile(
+    r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%?[\w.\-]+)"
+)
 
 # %% ../../nbs/plan/cost.ipynb #aa2554c3
 @dataclass
@@ -112,13 +116,17 @@ def read_instruction(line: str) -> Instruction | None:  # None if the line is no
         return None
     rest = line[match.end():]
     end = closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    arrays, rest = arrays_of(rest[:end]), rest[end + 1:]
+    arrays = arrays_of(rest[:end])
+    rest = rest[end + 1:]
     begin = rest.index("(")
     close = closing(rest, begin)
-    inside, operation, more = rest[begin + 1:close], rest[:begin].strip(), rest[close + 1:]
+    inside = rest[begin + 1:close]
+    operation = rest[:begin].strip()
+    more = rest[close + 1:]
     if operation in ("constant", "parameter"):
         return Instruction(match[2], arrays, operation, [], more, inside, bool(match[1]))
-    names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)  # operands may have their types
+    # operands may have their types
+    names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)
     operands = re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)", names)
     return Instruction(match[2], arrays, operation, operands, more, root=bool(match[1]))
 
@@ -132,7 +140,10 @@ class Computation:
     @property
     def root(self) -> Instruction:
         "The instruction whose result is the computation's."
-        return next((each for each in self.instructions.values() if each.root), list(self.instructions.values())[-1])
+        return next(
+            (each for each in self.instructions.values() if each.root),
+            list(self.instructions.values())[-1],
+        )
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -146,11 +157,17 @@ class Computation:
     @cached_property
     def parameters(self) -> dict[int, str]:
         "The names of its parameters, by position."
-        return {int(each.constant): name for name, each in self.instructions.items() if each.operation == "parameter"}
+        return {
+            int(each.constant): name
+            for name, each in self.instructions.items()
+            if each.operation == "parameter"
+        }
 
     def inputs(self, instruction: Instruction) -> list[Instruction]:
         "Return the instructions whose results an instruction uses."
-        return [self.instructions[name] for name in instruction.operands if name in self.instructions]
+        return [
+            self.instructions[name] for name in instruction.operands if name in self.instructions
+        ]
 
 # %% ../../nbs/plan/cost.ipynb #c2520583
 @dataclass
@@ -161,12 +178,19 @@ class Hlo:
 
     def trips(self, loop: Instruction) -> int:
         "Return the number of iterations of a loop; 1 if its condition has no constant."
-        condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
-        most, stride = 1, 1
+        condition, body = (
+            self.computations[loop.called[name][0]] for name in ("condition", "body")
+        )
+        most = 1
+        stride = 1
         for instruction in condition.instructions.values():
             if instruction.operation == "constant" and instruction.constant.isdigit():
                 most = max(most, int(instruction.constant))
-        counters = [operand for operand in condition.inputs(condition.root) if operand.operation == "get-tuple-element"]
+        counters = [
+            operand
+            for operand in condition.inputs(condition.root)
+            if operand.operation == "get-tuple-element"
+        ]
         if condition.root.operation == "compare" and len(counters) == 1:  # else one by one
             index = int(re.findall(r"index=(\d+)", counters[0].more)[0])
             counter = body.instructions.get(body.root.operands[index])
@@ -176,7 +200,10 @@ class Hlo:
 
     def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
         "Yield every instruction that runs, with its computation and how often it runs."
-        def walk(computation: Computation, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
+
+        def walk(
+            computation: Computation, times: int
+        ) -> Iterator[tuple[Computation, Instruction, int]]:
             for instruction in computation.instructions.values():
                 if instruction.operation == "while":
                     runs = times * self.trips(instruction)
@@ -211,25 +238,35 @@ def read_hlo(text: str) -> Hlo:
 # %% ../../nbs/plan/cost.ipynb #7675694e
 def product_flops(instruction: Instruction, within: Computation) -> int:
     "Return the operations of a matrix product or convolution."
-    inputs, size = within.inputs(instruction), instruction.arrays[0].size
-    left, right = inputs[0].arrays[0], inputs[-1].arrays[0]
+    inputs = within.inputs(instruction)
+    size = instruction.arrays[0].size
+    left = inputs[0].arrays[0]
+    right = inputs[-1].arrays[0]
     if instruction.operation == "dot":
         axes = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
-        return 2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
+        return (
+            2 * size * math.prod(left.dims[int(axis)] for axis in ",".join(axes).split(",") if axis)
+        )
     (labels,) = re.findall(r"dim_labels=\w+_(\w+)->", instruction.more)
     return 2 * size * right.size // max(1, right.dims[labels.index("o")])
 
 # %% ../../nbs/plan/cost.ipynb #8b066211
 def matrix_flops(program: Hlo) -> int:
     "Return the operations of all matrix products before compiling, for all chips together, with loops multiplied out."
-    return sum(times * product_flops(instruction, computation) for computation, instruction, times in program.executed()
-               if instruction.operation in ("dot", "convolution"))
+    return sum(
+        times * product_flops(instruction, computation)
+        for computation, instruction, times in program.executed()
+        if instruction.operation in ("dot", "convolution")
+    )
 
 # %% ../../nbs/plan/cost.ipynb #36c38895
-_FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
-                  "optimization-barrier domain".split())
+_FREE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
+    "optimization-barrier domain".split()
+)
 SLICED = ("dynamic-slice", "slice", "gather")
-SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
+# exchanges, times their size
+SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
 
 # %% ../../nbs/plan/cost.ipynb #0143ffc8
 def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
@@ -244,7 +281,10 @@ def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
             continue
         elif user.operation in SENT or user is within.root and user.operation == "tuple":
             continue  # an exchange beside the fusion's own work, counted by itself; or passed on
-        elif user.operation in ("bitcast", "pad"):  # a slice of a padded array reads no more than the slice
+        elif user.operation in (
+            "bitcast",
+            "pad",
+        ):  # a slice of a padded array reads no more than the slice
             total += _read_of(user.name, within, program, size)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]
@@ -257,7 +297,8 @@ def _read_of(name: str, within: Computation, program: Hlo, size: int) -> int:
 # %% ../../nbs/plan/cost.ipynb #7ac985d5
 def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> int:
     "Return the bytes that one run of an instruction of a compiled program reads from HBM and writes to it."
-    kind, inputs = instruction.operation, within.inputs(instruction)
+    kind = instruction.operation
+    inputs = within.inputs(instruction)
     if kind in _FREE or kind.endswith("-done") or "AllocateBuffer" in instruction.more:
         return 0
     if kind == "fusion":
@@ -265,11 +306,14 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
         total = sum(_read_of(inner.parameters[index], inner, program, each.in_hbm)
                     for index, each in enumerate(inputs) if each.in_hbm)
         parts = [inner.instructions[name] for name in inner.root.operands]
-        for part, array in zip(parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays):
+        for part, array in zip(
+            parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays
+        ):
             while part.operation == "bitcast" and part.operands[0] in inner.instructions:
                 part = inner.instructions[part.operands[0]]
             if array.space == 0 and part.operation not in ("parameter", *SENT):
-                updated = part.operation == "dynamic-update-slice"  # in place: only the slice is written
+                # in place: only the slice is written
+                updated = part.operation == "dynamic-update-slice"
                 total += inner.instructions[part.operands[1]].bytes if updated else array.bytes
         return total
     if kind == "copy-start":
@@ -288,8 +332,13 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
 def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
     "Return the groups of chips that exchange with each other."
     if match := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
-        return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
-    match = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
+        return [
+            [int(chip) for chip in part.split(",")]
+            for part in re.findall(r"\{([\d,]+)\}", match[1])
+        ]
+    match = re.search(
+        r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more
+    )
     if match is None:
         return [list(range(chips))]
     sizes = [int(size) for size in match[2].split(",")]
@@ -300,10 +349,12 @@ def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
 # %% ../../nbs/plan/cost.ipynb #a4a7cc2b
 def link_loads(instruction: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
     "Return the bytes that one run of an instruction sends over each link; empty if it exchanges nothing."
-    kind, loads = instruction.operation.removesuffix("-start"), dict[Link, float]()
+    kind = instruction.operation.removesuffix("-start")
+    loads = dict[Link, float]()
     if kind not in SENT and kind != "collective-permute":
         return {}
-    size = sum(each.bytes for each in within.inputs(instruction))  # of all parts together, or of one that is passed on
+    # of all parts together, or of one that is passed on
+    size = sum(each.bytes for each in within.inputs(instruction))
     if kind == "all-gather":
         is_start = instruction.operation != kind and len(instruction.arrays) > 1
         size = instruction.bytes - (size if is_start else 0)
@@ -316,7 +367,8 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
         for start, end in re.findall(r"\{(\d+),(\d+)\}", instruction.more):
             add(int(start), int(end), 1.0)
     for group in chip_groups(instruction, where.chips) if kind in SENT else []:
-        count, ring = len(group), where.around(group)
+        count = len(group)
+        ring = where.around(group)
         if kind == "all-to-all":
             for pair in permutations(group, 2):
                 add(*pair, 1 / count)
@@ -355,19 +407,37 @@ def roofline(
     where: Slice,
 ) -> Roofline:
     "Return the roofline of a program on a slice: work divided by speed, with loops multiplied out."
-    memory, loads, channels = 0.0, dict[Link, float](), set[str]()
+    memory = 0.0
+    loads = dict[Link, float]()
+    channels = set[str]()
     for computation, instruction, times in after.executed():
         memory += times * moved_bytes(instruction, computation, after)
-        fused = after.computations[instruction.called["calls"][0]] if instruction.operation == "fusion" else None
-        exchanges = [each for each in fused.instructions.values() if each.operation in SENT] if fused else [instruction]
+        fused = (
+            after.computations[instruction.called["calls"][0]]
+            if instruction.operation == "fusion"
+            else None
+        )
+        exchanges = (
+            [each for each in fused.instructions.values() if each.operation in SENT]
+            if fused
+            else [instruction]
+        )
         for each in exchanges if where.chips > 1 else []:
-            sent, channel = link_loads(each, fused or computation, where), re.findall(r"channel_id=(\d+)", each.more)
+            sent = link_loads(each, fused or computation, where)
+            channel = re.findall(r"channel_id=(\d+)", each.more)
             if not any(sent.values()) or not channels.isdisjoint(channel):
                 continue
             channels.update(channel)
             memory += times * moved_bytes(each, fused, after) if fused else 0
             for link, load in sent.items():
                 loads[link] = loads.get(link, 0.0) + times * load
-    flops, busiest = matrix_flops(before), max(loads, key=loads.__getitem__, default=None)
-    return Roofline(flops / where.chips / where.chip.flops, memory / where.chip.memory_speed,
-                    (loads[busiest] if busiest else 0.0) / where.chip.link_speed, flops, memory, busiest)
+    flops = matrix_flops(before)
+    busiest = max(loads, key=loads.__getitem__, default=None)
+    return Roofline(
+        flops / where.chips / where.chip.flops,
+        memory / where.chip.memory_speed,
+        (loads[busiest] if busiest else 0.0) / where.chip.link_speed,
+        flops,
+        memory,
+        busiest,
+    )

@@ -29,11 +29,13 @@ from ..core.errors import KitError
 from ..core.processes import Rank
 from ..core.settings import from_dict
 from ..devices.torch import ChipMesh, DeviceOptions, Division
-from ..devices.xla import Slice, XlaDevice, fallbacks, find_slice, shape_text, use_float32_products
+from ..devices.xla import Slice, XlaDevice, fallbacks, find_slice, shape_text
+from ..devices.xla import use_float32_products
 from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import resolve_precision
-from ..training.run import Meter, accumulate_gradients, build_training, seed_step, update_weights
+from ..training.run import Meter, accumulate_gradients, build_training, seed_step
+from ..training.run import update_weights
 from ..training.task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/plan/lower.ipynb #0dda2455
@@ -82,11 +84,17 @@ class Program:
 class LoweringDevice(XlaDevice):
     "An XLA device for a slice that is not present; it writes programs instead of running them."
 
-    def __init__(self, where: Slice, options: DeviceOptions, torch_device: torch.device, precision: str) -> None:
+
+    def __init__(
+        self, where: Slice, options: DeviceOptions, torch_device: torch.device, precision: str
+    ) -> None:
         policy = resolve_precision(precision, "xla")
-        super().__init__(torch_device, Rank(), policy, where.chips, options, ExitStack(), {"chip": "TPU"})
+        super().__init__(
+            torch_device, Rank(), policy, where.chips, options, ExitStack(), {"chip": "TPU"}
+        )
         self.watch.close()
-        self.slice, self.accumulation = where, options.accumulation
+        self.slice = where
+        self.accumulation = options.accumulation
         self.taken: Callable[[Program], object] = id  # is given each program
         self.held: list[StateTensor] = []
         self.known: dict[int, Argument] = {}  # torch_xla's id of a tensor -> its argument
@@ -95,7 +103,9 @@ class LoweringDevice(XlaDevice):
     def _lay_out(self, tensor: torch.Tensor, role: str, name: str, divided: bool) -> None:
         "Make a tensor an argument of all later programs, and its new value a result."
         copied = role == "buffer" or self.options.shard == "none"
-        self.held.append(StateTensor(tensor, role, name, {} if copied else self._division(tensor, divided)))
+        self.held.append(
+            StateTensor(tensor, role, name, {} if copied else self._division(tensor, divided))
+        )
         self._renew(self.held[-1])
 
     def _renew(self, held: StateTensor) -> None:
@@ -111,19 +121,26 @@ class LoweringDevice(XlaDevice):
         from torch_xla.core.xla_builder import create_placeholder_tensor
 
         tensor = create_placeholder_tensor(tuple(like.shape), like.dtype)
-        argument = Argument(role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided)
+        argument = Argument(
+            role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided
+        )
         self.known[_XLAC._xla_get_tensor_id(tensor)] = argument
         return tensor
 
     def _by_rows(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: self._blank(tensor, "batch", name, {0: "all"} if tensor.ndim and self.chips > 1 else {})
-                for name, tensor in tensors.items()}
+        return {
+            name: self._blank(
+                tensor, "batch", name, {0: "all"} if tensor.ndim and self.chips > 1 else {}
+            )
+            for name, tensor in tensors.items()
+        }
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._blank(tensor, "number", "of the host", {})
 
     def _move(self, model: nn.Module) -> None:
-        model.to_empty(device=self.torch_device)  # its values are not read, and it may be on torch's meta device
+        # its values are not read, and it may be on torch's meta device
+        model.to_empty(device=self.torch_device)
 
     def _mark(self, tensor: torch.Tensor, division: Division) -> None:
         tensor.data = self.marked(tensor, division)
@@ -133,7 +150,8 @@ class LoweringDevice(XlaDevice):
         from torch_xla import _XLAC
 
         notation = self.mesh.notation(tensor.ndim, division)
-        shapes, dtypes = [list(tensor.shape)], [tensor.dtype]
+        shapes = [list(tensor.shape)]
+        dtypes = [tensor.dtype]
         return _XLAC._xla_custom_call([tensor], "Sharding", shapes, dtypes, False, notation, 0, {})[0]
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -151,25 +169,43 @@ class LoweringDevice(XlaDevice):
         "Write everything that has changed since the last program as a program."
         from torch_xla import _XLAC
 
-        changed = [held for held in self.held if _XLAC._xla_get_tensor_id(held.tensor) != held.number]
+        changed = [
+            held for held in self.held if _XLAC._xla_get_tensor_id(held.tensor) != held.number
+        ]
         outputs = [held.tensor.detach() for held in changed] + self.wanted
         if not outputs:
             return
         if on_host():
-            raise KitError(f"the step computes {on_host()} on the host, because XLA has no such operation; "
-                           "each step would wait for it: replace it with operations that XLA has")
+            raise KitError(
+                f"the step computes {on_host()} on the host, because XLA has no such operation; "
+                "each step would wait for it: replace it with operations that XLA has"
+            )
         results = [(held.tensor.ndim, held.divided) for held in changed]
         results += [(tensor.ndim, {}) for tensor in self.wanted]
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         indices = {(held.role, held.name): index for index, held in enumerate(changed)}
-        constant, arguments = Argument("number", "a constant", (), "float32"), []
+        constant = Argument("number", "a constant", (), "float32")
+        arguments = []
         for number in _XLAC._get_tensors_xla_device_data_node(outputs)[0]:
             argument = self.known.get(number, constant)
             arguments.append(replace(argument, result=indices.get((argument.role, argument.name))))
-        kind = {"a training step": "train", "a micro-batch": "accumulate", "validation": "validate"}.get(what, "other")
-        self.taken(Program(f"{what}{shape_text(batch)}", kind, context.hlo(), arguments, results, mesh=self.mesh,
-                           times=self.accumulation - 1 if kind == "accumulate" else 1))
+        kind = {
+            "a training step": "train",
+            "a micro-batch": "accumulate",
+            "validation": "validate",
+        }.get(what, "other")
+        self.taken(
+            Program(
+                f"{what}{shape_text(batch)}",
+                kind,
+                context.hlo(),
+                arguments,
+                results,
+                mesh=self.mesh,
+                times=self.accumulation - 1 if kind == "accumulate" else 1,
+            )
+        )
         for held in changed:
             self._renew(held)
         self.wanted = []
@@ -180,7 +216,8 @@ def on_host() -> str:
     return ", ".join(name for name, count in fallbacks().items() if count)
 
 # %% ../../nbs/plan/lower.ipynb #eb056eb1
-ASKS = ("execut", "placeholder", "item()", "dynamic", "buffer_handle", "HasValue")  # in torch_xla's messages
+# in torch_xla's messages
+ASKS = ("execut", "placeholder", "item()", "dynamic", "buffer_handle", "HasValue")
 
 # %% ../../nbs/plan/lower.ipynb #4dae76d6
 @contextmanager
@@ -192,13 +229,24 @@ def traced() -> Iterator[None]:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if not re.search(r"site-packages/(torch|torch_xla|transformers)/", one.filename)]
-        frame, message = (own or frames)[-1], " ".join(str(error).split())[:300]
+        own = [
+            one
+            for one in frames
+            if not re.search(r"site-packages/(torch|torch_xla|transformers)/", one.filename)
+        ]
+        frame = (own or frames)[-1]
+        message = " ".join(str(error).split())[:300]
         text = f"the step fails: {type(error).__name__}: {message}"
         if on_host() or any(word in message for word in ASKS):
-            cause = f"computes {on_host()} on the host" if on_host() else "asks for a number in the middle of the step"
-            text = (f"the model {cause}; it cannot be compiled: remove .item(), `if` on a tensor, results whose shape "
-                    f"depends on values, and operations that XLA lacks ({message})")
+            cause = (
+                f"computes {on_host()} on the host"
+                if on_host()
+                else "asks for a number in the middle of the step"
+            )
+            text = (
+                f"the model {cause}; it cannot be compiled: remove .item(), `if` on a tensor, "
+                f"results whose shape depends on values, and operations that XLA lacks ({message})"
+            )
         raise KitError(f"{frame.filename}:{frame.lineno}: {text}") from error
 
 # %% ../../nbs/plan/lower.ipynb #84a9d1d7
@@ -229,7 +277,9 @@ def lower_run(
     "Lower every program of a run; the process must not have used XLA before."
     import torch_xla
 
-    options = DeviceOptions(accumulation=config.accumulation, shard=config.shard, units_over=config.units_over)
+    options = DeviceOptions(
+        accumulation=config.accumulation, shard=config.shard, units_over=config.units_over
+    )
     torch_device = torch_xla.device()  # torch_xla's CPU backend
     use_float32_products()
     torch_xla._XLAC._set_allow_execution(False)  # needing a value is an error
@@ -240,11 +290,14 @@ def lower_run(
         device.taken = take
         steps, validation = task.shapes(config, device)
         if programs == "largest":
-            steps, validation = steps[:1], []
+            steps = steps[:1]
+            validation = []
         expect(len(steps) + len(validation))
-        for micro_batches in steps:  # a program for all micro-batches before the last, and that of the last
+        # a program for all micro-batches before the last, and that of the last
+        for micro_batches in steps:
             run.model.train()
-            run.meter, run.step = ResultMeter(device), 0
+            run.meter = ResultMeter(device)
+            run.step = 0
             seed_step(run)
             accumulate_gradients(run, micro_batches[-2:])
             update_weights(run, micro_batches[-1])
@@ -267,7 +320,8 @@ def lower_request(folder: Path) -> None:
             model_class(model)
         module, _, name = request["kind"].rpartition(":")
         run = from_dict(getattr(import_module(module), name), request["settings"])
-        task, train = run.without_data(request["data"]), run.train
+        task = run.without_data(request["data"])
+        train = run.train
 
     def take(program: Program) -> None:
         path = folder / str(len(list(folder.glob("[0-9]*"))))
@@ -288,8 +342,12 @@ def refuse_waiting(main_thread: int) -> None:
     time.sleep(5.0)  # it may fail by itself
     stack = traceback.extract_stack(sys._current_frames()[main_thread])
     own = [frame for frame in stack if "site-packages" not in frame.filename]
-    print(f"REFUSED {own[-1].filename}:{own[-1].lineno}: the model computes {on_host()} on the host, because XLA has "
-          "no such operation; each step would wait for it: replace it with operations that XLA has", flush=True)
+    print(
+        f"REFUSED {own[-1].filename}:{own[-1].lineno}: the model computes {on_host()} on the "
+        "host, because XLA has no such operation; each step would wait for it: replace it with "
+        "operations that XLA has",
+        flush=True,
+    )
     os._exit(0)
 
 # %% ../../nbs/plan/lower.ipynb #00c4a22d

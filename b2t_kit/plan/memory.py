@@ -36,8 +36,15 @@ class NotTraced(KitError):
     "The step cannot be traced; the message says why."
 
 # %% ../../nbs/plan/memory.ipynb #c739c606
-KINDS = ("weights", "weights in half precision", "batch", "kept for the gradient", "recurrent layers", "gradients",
-         "working")  # what a storage is for
+KINDS = (
+    "weights",
+    "weights in half precision",
+    "batch",
+    "kept for the gradient",
+    "recurrent layers",
+    "gradients",
+    "working",
+)  # what a storage is for
 
 # %% ../../nbs/plan/memory.ipynb #a5039062
 class Ledger:
@@ -47,10 +54,14 @@ class Ledger:
         self.share = {"weights": 0.0, **share}
         self.alive: dict[int, list[Any]] = {}  # id of a storage -> weak reference, kind, bytes
         self.chips: dict[int, int] = {}  # id of a parameter -> chips that divide it
-        self.recomputed: set[int] = set()  # ids of parameters of GRU layers that compute their gates again
+        # ids of parameters of GRU layers that compute their gates again
+        self.recomputed: set[int] = set()
         self.bytes = dict.fromkeys(KINDS, 0)  # alive now, by kind
         self.rows: list[tuple[int, ...]] = []  # bytes by kind, after each operation
-        self.peak, self.peak_at, self.phase = dict(self.bytes), "", "forward"  # bytes that count, and where
+        # bytes that count, and where
+        self.peak = dict(self.bytes)
+        self.peak_at = ""
+        self.phase = "forward"
 
     def mark(self, tensor: torch.Tensor, kind: str, chips: int = 1) -> torch.Tensor:
         "Count a tensor's storage if it is new, and give it a purpose if it was only in use; returns the tensor."
@@ -59,7 +70,11 @@ class Ledger:
         storage = tensor.untyped_storage()
         key = id(storage)
         if key not in self.alive:
-            self.alive[key] = [weakref.ref(storage, lambda _: self.forget(key)), "working", storage.nbytes()]
+            self.alive[key] = [
+                weakref.ref(storage, lambda _: self.forget(key)),
+                "working",
+                storage.nbytes(),
+            ]
             self.bytes["working"] += storage.nbytes()
         row = self.alive[key]
         if kind != row[1] and row[1] in ("working", "kept for the gradient"):
@@ -77,7 +92,8 @@ class Ledger:
         sizes = {kind: int(size * self.share.get(kind, 1)) for kind, size in self.bytes.items()}
         self.rows.append(tuple(sizes.values()))
         if sum(sizes.values()) > sum(self.peak.values()):
-            self.peak, self.peak_at = sizes, f"{self.phase}, {operation}"
+            self.peak = sizes
+            self.peak_at = f"{self.phase}, {operation}"
 
 # %% ../../nbs/plan/memory.ipynb #771a172d
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -102,8 +118,12 @@ class Tracer(TorchDispatchMode):
         try:
             from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # there is no public name
         except ImportError as error:
-            raise NotTraced(f"torch {torch.__version__} has no torch._subclasses.fake_tensor ({error})") from error
-        self.ledger, self.fakes, self.fake_class = ledger, FakeTensorMode(allow_non_fake_inputs=True), FakeTensor
+            raise NotTraced(
+                f"torch {torch.__version__} has no torch._subclasses.fake_tensor ({error})"
+            ) from error
+        self.ledger = ledger
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake_class = FakeTensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:  # two thirds of all calls in a recurrent layer
@@ -120,13 +140,15 @@ class Tracer(TorchDispatchMode):
 
     def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         "Return the result of an operation: with values if all its inputs have values, else fake."
-        tensors, packet = list(_tensors_in((args, kwargs))), func.overloadpacket
+        tensors = list(_tensors_in((args, kwargs)))
+        packet = func.overloadpacket
         if tensors and all(map(self.is_known, tensors)):
             return func(*args, **kwargs)
         if packet is aten._ctc_loss:
             log_probs, labels, _, lengths = args[:4]
             known = not torch.is_tensor(lengths) or self.is_known(lengths)
-            longest = int(max(lengths, default=0)) * known or labels.shape[-1]  # unknown lengths may be the longest
+            # unknown lengths may be the longest
+            longest = int(max(lengths, default=0)) * known or labels.shape[-1]
             frames, rows = log_probs.shape[:2]
             return log_probs.new_empty(rows), log_probs.new_empty(rows, frames, 2 * longest + 1)
         if packet is aten._ctc_loss_backward:
@@ -143,16 +165,24 @@ class Tracer(TorchDispatchMode):
             args = (args[0], indices, *args[2:])
         with self.fakes:
             result = func(*args, **kwargs)
-        is_real = not tensors and torch.is_tensor(result) and not result.is_floating_point() and result.numel() <= SMALL
+        is_real = (
+            not tensors
+            and torch.is_tensor(result)
+            and not result.is_floating_point()
+            and result.numel() <= SMALL
+        )
         return func(*args, **kwargs) if is_real else result
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         "Return a fake tensor of the same shape and type on the CPU."
         with self.fakes:
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
+            return torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU
+            )
 
 # %% ../../nbs/plan/memory.ipynb #e299e5df
-KEPT = {"cpu": 7, "gpu": 8, "tpu": 5}  # numbers per unit and time step that a GRU layer keeps for its gradient
+# numbers per unit and time step that a GRU layer keeps for its gradient
+KEPT = {"cpu": 7, "gpu": 8, "tpu": 5}
 _WORKING = 7  # more of them, in float32, in the backward pass of a layer on a TPU
 
 # %% ../../nbs/plan/memory.ipynb #976cbcb0
@@ -160,13 +190,18 @@ class OneGRU(torch.autograd.Function):
     "A layer of torch's GRU, time first, without numbers: all states (P, B, H); `rest` is the first state and weights."
 
     @staticmethod
-    def forward(ctx: Any, ledger: Ledger, kind: str, each: int, inputs: torch.Tensor, *rest: torch.Tensor) -> Any:
+
+    def forward(
+        ctx: Any, ledger: Ledger, kind: str, each: int, inputs: torch.Tensor, *rest: torch.Tensor
+    ) -> Any:
         inputs, shape = inputs.contiguous(), (*inputs.shape[:2], rest[0].shape[-1])
         dtype = torch.float32 if kind == "tpu" else inputs.dtype
         ctx.save_for_backward(inputs, *rest)
-        ctx.kind, ctx.ledger = kind, ledger
+        ctx.kind = kind
+        ctx.ledger = ledger
         ctx.kept = ledger.mark(inputs.new_empty(*shape, each, dtype=dtype), "recurrent layers")
-        _, states = inputs.new_empty(*shape, 3), inputs.new_empty(shape)
+        _ = inputs.new_empty(*shape, 3)
+        states = inputs.new_empty(shape)
         return states
 
     @staticmethod
@@ -186,7 +221,10 @@ class OneAttention(torch.autograd.Function):
     "A GPU's fused attention, without numbers: the result (..., Q, D)."
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *mask: Any) -> torch.Tensor:
+
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *mask: Any
+    ) -> torch.Tensor:
         output = torch.empty_like(query)
         ctx.save_for_backward(query, key, value, output, *filter(torch.is_tensor, mask))
         return output
@@ -194,8 +232,12 @@ class OneAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         query, key, value, _, *mask = ctx.saved_tensors
-        scores = query.new_empty(*query.shape[:-1], key.shape[-2]) if ctx.needs_input_grad[3] else None
-        return *map(torch.empty_like, (query, key, value)), None if scores is None else torch.empty_like(mask[0])
+        scores = (
+            query.new_empty(*query.shape[:-1], key.shape[-2]) if ctx.needs_input_grad[3] else None
+        )
+        return *map(
+            torch.empty_like, (query, key, value)
+        ), None if scores is None else torch.empty_like(mask[0])
 
 # %% ../../nbs/plan/memory.ipynb #ae27dbb4
 class FusedLayers(TorchFunctionMode):
@@ -203,30 +245,54 @@ class FusedLayers(TorchFunctionMode):
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         super().__init__()
-        self.ledger, self.kind = ledger, kind
+        self.ledger = ledger
+        self.kind = kind
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "gru" and args[1].is_floating_point() and args[3] and not args[7]:  # not packed, one direction
+        # not packed, one direction
+        if name == "gru" and args[1].is_floating_point() and args[3] and not args[7]:
             return self.gru(*args)
         if name == "scaled_dot_product_attention" and self.kind == "gpu":
             mask = args[3:4] or ((kwargs or {}).get("attn_mask"),)
             return OneAttention.apply(*args[:3], *mask)
         return func(*args, **(kwargs or {}))
 
-    def gru(self, inputs: torch.Tensor, first: torch.Tensor, weights: Any, biases: bool, layers: int, rate: float,
-            training: bool, both: bool, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+
+    def gru(
+        self,
+        inputs: torch.Tensor,
+        first: torch.Tensor,
+        weights: Any,
+        biases: bool,
+        layers: int,
+        rate: float,
+        training: bool,
+        both: bool,
+        batch_first: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         "As `torch.gru`: states of the last layer, and the last states of all."
-        states, ends = inputs.transpose(0, 1) if batch_first else inputs, []
+        states = inputs.transpose(0, 1) if batch_first else inputs
+        ends = []
         chips = self.ledger.chips.get(id(weights[0]), 1)
-        per_unit = 1 if self.kind == "tpu" and id(weights[0]) in self.ledger.recomputed else KEPT[self.kind]
+        per_unit = (
+            1
+            if self.kind == "tpu" and id(weights[0]) in self.ledger.recomputed
+            else KEPT[self.kind]
+        )
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-            states, first, weights = states.to(dtype), first.to(dtype), [
-                self.ledger.mark(weight.to(dtype), "weights in half precision", chips) for weight in weights]
+            states = states.to(dtype)
+            first = first.to(dtype)
+            weights = [
+                self.ledger.mark(weight.to(dtype), "weights in half precision", chips)
+                for weight in weights
+            ]
         for level in range(layers):
             states = F.dropout(states, rate, training) if level and rate else states
-            states = OneGRU.apply(self.ledger, self.kind, per_unit, states, first[level], *weights[4 * level:][:4])
+            states = OneGRU.apply(
+                self.ledger, self.kind, per_unit, states, first[level], *weights[4 * level :][:4]
+            )
             ends.append(states[-1].clone())
         return states.transpose(0, 1) if batch_first else states, torch.stack(ends)
 
@@ -239,7 +305,9 @@ def meta_model(task: Task) -> nn.Module:
 # %% ../../nbs/plan/memory.ipynb #a9b8a2d7
 def _fake_model(task: Task, tracer: Tracer, divided: int, over: int | None) -> nn.Module:
     "Return the task's model with parameters that have no numbers; a parameter that two modules share stays shared."
-    model, ledger, fakes = meta_model(task), tracer.ledger, dict[int, torch.Tensor]()
+    model = meta_model(task)
+    ledger = tracer.ledger
+    fakes = dict[int, torch.Tensor]()
     wide, units = wide_stacks(model, divided, over)
     chips = {id(parameter): units for stack in wide.values() for parameter in stack.parameters()}
 
@@ -274,8 +342,8 @@ def fake_batch(batch: Any, tracer: Tracer, rows: int) -> Any:
     return map_tensors(fake, batch)
 
 # %% ../../nbs/plan/memory.ipynb #c8073230
-# parts of a traced step that the TPU compiler holds: it computes much again instead of keeping it, and leaves holes
-# between the arrays of its loops, more where chips divide the units of a layer
+# parts of a traced step that the TPU compiler holds: it computes much again instead of keeping it,
+# and leaves holes between the arrays of its loops, more where chips divide the units of a layer
 _AS_COMPILED = {"kept for the gradient": 0.68, "working": 0.6, "recurrent layers": 1.5}
 WIDE = 1.3
 
@@ -296,7 +364,11 @@ class Trace:
 # %% ../../nbs/plan/memory.ipynb #517ebebe
 def tensors_of(batch: Any) -> dict[str, torch.Tensor]:
     "Return the tensors of a dataclass, by name."
-    return {item.name: value for item in fields(batch) if torch.is_tensor(value := getattr(batch, item.name))}
+    return {
+        item.name: value
+        for item in fields(batch)
+        if torch.is_tensor(value := getattr(batch, item.name))
+    }
 
 # %% ../../nbs/plan/memory.ipynb #258c2087
 def _largest_tensor(batch: Any) -> tuple[str, torch.Tensor]:
@@ -320,12 +392,14 @@ def trace_step(
     hooks = torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: ledger.mark(tensor, "kept for the gradient"), lambda tensor: tensor)
     name, largest = _largest_tensor(batch)
-    rows, log = -(-len(largest) // chips), logging.getLogger("torch._subclasses.fake_tensor")
+    rows = -(-len(largest) // chips)
+    log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     try:
         log.setLevel(logging.CRITICAL)  # it prints a traceback of the error that is raised
         with torch.random.fork_rng(devices=[]):
-            model, inputs = _fake_model(task, tracer, divided, over), fake_batch(batch, tracer, rows)
+            model = _fake_model(task, tracer, divided, over)
+            inputs = fake_batch(batch, tracer, rows)
             with tracer, hooks, FusedLayers(ledger, kind):
                 with autocast:
                     loss = task.compute_loss(model, inputs).sum / batch.step_rows
@@ -335,14 +409,17 @@ def trace_step(
         raise
     except Exception as error:  # the task's own code; an estimate must not stop a run
         reason = next(iter(str(error).splitlines()), "")[:160]
-        raise NotTraced(f"{type(task).__name__} cannot be traced ({type(error).__name__}: {reason})") from error
+        raise NotTraced(
+            f"{type(task).__name__} cannot be traced ({type(error).__name__}: {reason})"
+        ) from error
     finally:
         log.setLevel(level)
     shape = f"{name} of {' x '.join(map(str, (rows, *largest.shape[1:])))}"
     return Trace(shape, ledger.peak_at, ledger.peak, ledger.rows)
 
 # %% ../../nbs/plan/memory.ipynb #3889bf62
-_GPU_MEMORY = {"t4": 14.6, "p100": 15.9, "l4": 22.0, "a100": 39.4, "h100": 79.1}  # GiB that CUDA shows
+# GiB that CUDA shows
+_GPU_MEMORY = {"t4": 14.6, "p100": 15.9, "l4": 22.0, "a100": 39.4, "h100": 79.1}
 
 # %% ../../nbs/plan/memory.ipynb #b6fc30d8
 @dataclass(frozen=True)
@@ -367,28 +444,45 @@ def find_target(
     "Return the device named on a command line; raise `KitError` if it is unknown."
     device = "gpu" if device.lower() == "cuda" else device.lower()
     if slice_name is not None and device != "tpu":
-        raise KitError(f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu")
+        raise KitError(
+            f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu"
+        )
     if device == "tpu":
         tpu_slice = find_slice(slice_name or "v5e-8")
-        kind, size, label, chips = "tpu", tpu_slice.chip.memory, f"TPU {tpu_slice.chip.name}", chips or tpu_slice.chips
+        kind = "tpu"
+        size = tpu_slice.chip.memory
+        label = f"TPU {tpu_slice.chip.name}"
+        chips = chips or tpu_slice.chips
     elif device == "cpu":
-        kind, size, label = "cpu", free_memory() / GIB, "CPU"
+        kind = "cpu"
+        size = free_memory() / GIB
+        label = "CPU"
     elif device in _GPU_MEMORY or device == "gpu":
         name = "t4" if device == "gpu" else device
-        kind, size, label = "gpu", _GPU_MEMORY[name], f"GPU {name.upper()}"
+        kind = "gpu"
+        size = _GPU_MEMORY[name]
+        label = f"GPU {name.upper()}"
     else:
-        raise KitError(f"device '{device}' is unknown; there are {', '.join(('cpu', 'gpu', 'tpu', *_GPU_MEMORY))}")
+        raise KitError(
+            f"device '{device}' is unknown; there are "
+            f"{', '.join(('cpu', 'gpu', 'tpu', *_GPU_MEMORY))}"
+        )
     return MemoryTarget(kind, chips or 1, int((memory or size) * GIB), label)
 
 # %% ../../nbs/plan/memory.ipynb #74595e40
 def target_of(device: Device) -> MemoryTarget:
     "Return the open device that a run will train on."
     if device.kind == "cuda":
-        free = torch.cuda.mem_get_info(device.torch_device)[0] + torch.cuda.memory_reserved(device.torch_device)
-        return MemoryTarget("gpu", device.world, free, torch.cuda.get_device_name(device.torch_device))
+        free = torch.cuda.mem_get_info(device.torch_device)[0] + torch.cuda.memory_reserved(
+            device.torch_device
+        )
+        return MemoryTarget(
+            "gpu", device.world, free, torch.cuda.get_device_name(device.torch_device)
+        )
     if device.kind == "cpu":
         return MemoryTarget("cpu", device.world, free_memory() // device.world, "CPU")
-    replicas, models = device.chips * device.world, tpu_chips()
+    replicas = device.chips * device.world
+    models = tpu_chips()
     if models and models[0] in CHIPS:
         return MemoryTarget("tpu", replicas, int(CHIPS[models[0]].memory * GIB), f"TPU {models[0]}")
     return MemoryTarget("tpu", replicas, free_memory() // device.chips, "simulated chip")
@@ -408,7 +502,9 @@ class StateSize:
 # %% ../../nbs/plan/memory.ipynb #57fa60b9
 def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> StateSize:
     "Weights, moments, average and accumulated gradients of a model, which may be on the meta device."
-    stacks, _ = wide_stacks(model, target.replicas if config.shard == "units" else 1, config.units_over)
+    stacks, _ = wide_stacks(
+        model, target.replicas if config.shard == "units" else 1, config.units_over
+    )
     wide = {id(parameter) for stack in stacks.values() for parameter in stack.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     everything = [*model.parameters(), *model.buffers()]
@@ -417,12 +513,16 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Sta
     def weights(tensors: list[torch.Tensor]) -> int:
         if config.shard == "all":
             return 4 * sum(tensor.numel() for tensor in tensors) // divisor
-        return 4 * sum(tensor.numel() // (divisor if id(tensor) in wide else 1) for tensor in tensors)
+        return 4 * sum(
+            tensor.numel() // (divisor if id(tensor) in wide else 1) for tensor in tensors
+        )
 
     numbers = sum(parameter.numel() for parameter in trained)
     parts = {"parameters": weights(everything), "AdamW's two moments": 8 * numbers // divisor}
     if config.ema_decay > 0:
-        parts["average of the weights"] = 4 * sum(tensor.numel() for tensor in everything) // divisor
+        parts["average of the weights"] = (
+            4 * sum(tensor.numel() for tensor in everything) // divisor
+        )
     if config.accumulation > 1:
         parts["accumulated gradients"] = weights(trained)
     at_once = target.kind != "tpu" and config.accumulation == 1
@@ -430,9 +530,11 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Sta
 
 # %% ../../nbs/plan/memory.ipynb #82110e48
 _UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU up to 0.20
-_TOO_CLOSE = 0.02  # of a TPU's memory: with less to spare, the compiler has needed more than there is
+# of a TPU's memory: with less to spare, the compiler has needed more than there is
+_TOO_CLOSE = 0.02
 _HOPELESS = 3  # times the memory: no estimate is as wrong as that
-_ON_CHIP = 96 * 2**20  # bytes of temporaries that a TPU keeps on the chip itself, where a step has as many
+# bytes of temporaries that a TPU keeps on the chip itself, where a step has as many
+_ON_CHIP = 96 * 2**20
 
 # %% ../../nbs/plan/memory.ipynb #e47c8a19
 @dataclass(frozen=True)
@@ -459,7 +561,9 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         "Whether it fits; on a TPU with some memory to spare."
-        return self.margin >= (_TOO_CLOSE * self.target.available if self.target.kind == "tpu" else 0)
+        return self.margin >= (
+            _TOO_CLOSE * self.target.available if self.target.kind == "tpu" else 0
+        )
 
     @property
     def impossible(self) -> str:
@@ -468,7 +572,11 @@ class MemoryPlan:
         if self.state.least > self.target.available:
             gradients = " with all gradients" if self.state.gradients else ""
             return f"the state alone{gradients} needs {gib(self.state.least)} {limit}"
-        return f"it needs {gib(self.total)} {limit}" if self.total > _HOPELESS * self.target.available else ""
+        return (
+            f"it needs {gib(self.total)} {limit}"
+            if self.total > _HOPELESS * self.target.available
+            else ""
+        )
 
     @property
     def verdict(self) -> str:
@@ -488,7 +596,8 @@ class PlannedDevice:
     target: MemoryTarget
     precision: Precision
     place_in_world: Rank = field(default_factory=Rank)
-    rank, world = 0, 1
+    rank = 0
+    world = 1
 
     @property
     def chips(self) -> int:
@@ -513,18 +622,23 @@ def batch_to_plan(task: Task, config: TrainConfig, device: Any) -> Any:
     except KitError:
         raise
     except Exception as error:  # the task's own code; the run will meet it again and stop
-        raise NotTraced(f"{type(task).__name__} gave no batch ({type(error).__name__}: {error})") from error
+        raise NotTraced(
+            f"{type(task).__name__} gave no batch ({type(error).__name__}: {error})"
+        ) from error
 
 # %% ../../nbs/plan/memory.ipynb #bca9b6d6
 def _with_step(
     plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, batch: Any, parts: int = 1
 ) -> MemoryPlan:
     "Return the plan with a step on one of so many parts of a batch."
-    target, compute = plan.target, device.precision.compute
+    target = plan.target
+    compute = device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
     autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
     divided = target.replicas if config.shard == "units" else 1
-    trace = trace_step(task, batch, autocast, target.kind, device.chips * parts, divided, config.units_over)
+    trace = trace_step(
+        task, batch, autocast, target.kind, device.chips * parts, divided, config.units_over
+    )
     step = {kind: size for kind, size in trace.peak.items() if size}
     if config.accumulation > 1:
         step.pop("gradients", None)  # summed in place: they are in the state
@@ -544,10 +658,14 @@ def plan_task(
     name: str = "",  # what is planned; default: the task's class
 ) -> MemoryPlan:
     "Return the memory of a run: its state is counted, and its largest step is traced; raise `NotTraced`."
-    target, model = target or target_of(device), meta_model(task)
+    target = target or target_of(device)
+    model = meta_model(task)
     if target.kind != "tpu" and config.shard != "none":
-        raise KitError(f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}")
-    plan, batch = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target)), None
+        raise KitError(
+            f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}"
+        )
+    plan = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target))
+    batch = None
     if not plan.impossible:
         batch = batch_to_plan(task, config, device)
         plan = _with_step(plan, task, config, device, batch)
@@ -562,21 +680,27 @@ def plan_task(
         for parts in (1, 2, 4, 8, 16, 32, 64):  # changes in rising order of cost
             for shard, remedy in options.items():
                 accumulation = config.accumulation * parts
-                remedy += f"--accumulation {accumulation}" * (parts > 1)
+                if parts > 1:
+                    remedy += f"--accumulation {accumulation}"
                 new_config = replace(config, shard=shard, accumulation=accumulation)
                 new_plan = MemoryPlan("", target, state_of(model, new_config, target))
                 if not remedy or not new_plan.fits:
                     continue
                 batch = batch_to_plan(task, config, device) if batch is None else batch
                 too_many = parts * device.chips > len(_largest_tensor(batch)[1])
-                if not too_many and _with_step(new_plan, task, new_config, device, batch, parts).fits:
+                if (
+                    not too_many
+                    and _with_step(new_plan, task, new_config, device, batch, parts).fits
+                ):
                     return replace(plan, remedy=remedy.strip())
     return replace(plan, remedy="use a smaller batch, a smaller model or a larger device")
 
 # %% ../../nbs/plan/memory.ipynb #fffc1ae4
 def plan_run(name: str, task: Task, config: TrainConfig, target: MemoryTarget) -> MemoryPlan:
     "Return the plan of a task on a device that is not there; raise `NotTraced`."
-    kind, capability = {"tpu": ("xla", None), "gpu": ("cuda", (8, 0))}.get(target.kind, ("cpu", None))
+    kind, capability = {"tpu": ("xla", None), "gpu": ("cuda", (8, 0))}.get(
+        target.kind, ("cpu", None)
+    )
     device = PlannedDevice(target, resolve_precision(config.precision, kind, capability))
     return plan_task(task, config, device, target, name)
 
@@ -584,21 +708,37 @@ def plan_run(name: str, task: Task, config: TrainConfig, target: MemoryTarget) -
 def plan_text(plan: MemoryPlan) -> str:
     "Return the plan as a table: each part with its bytes on each device and on all devices."
     count = plan.target.replicas
-    lines = [f"{plan.name} on {plan.target}" + (f"; {plan.shape} on each, fullest at: {plan.at}" if plan.step else "")]
+    lines = [
+        f"{plan.name} on {plan.target}"
+        + (f"; {plan.shape} on each, fullest at: {plan.at}" if plan.step else "")
+    ]
     rows = [*plan.state.parts.items(), *plan.step.items(), ("total", plan.total)]
     width = max(len(name) for name, _ in rows)
     for name, size in rows:
         total = f"{size * count / GIB:>12.2f} GiB on all" if count > 1 else ""
         lines.append(f"  {name:<{width}} {size / GIB:>8.2f} GiB{total}")
-    return "\n".join([*lines, plan.verdict, *([f"to make it fit: {plan.remedy}"] if plan.remedy else [])])
+    return "\n".join(
+        [*lines, plan.verdict, *([f"to make it fit: {plan.remedy}"] if plan.remedy else [])]
+    )
 
 # %% ../../nbs/plan/memory.ipynb #697c558d
 def plan_values(plan: MemoryPlan) -> dict[str, Any]:
     "Return the plan as plain values, for a file or a program."
-    return {"config": plan.name, "device": plan.target.kind, "replicas": plan.target.replicas, "fits": plan.fits,
-            "bytes_per_replica": {"total": plan.total, "available": plan.target.available, "margin": plan.margin},
-            "bytes_of_all": plan.total * plan.target.replicas, "state": plan.state.parts,
-            "step": {"shape": plan.shape, "fullest": plan.at, "parts": plan.step}, "remedy": plan.remedy}
+    return {
+        "config": plan.name,
+        "device": plan.target.kind,
+        "replicas": plan.target.replicas,
+        "fits": plan.fits,
+        "bytes_per_replica": {
+            "total": plan.total,
+            "available": plan.target.available,
+            "margin": plan.margin,
+        },
+        "bytes_of_all": plan.total * plan.target.replicas,
+        "state": plan.state.parts,
+        "step": {"shape": plan.shape, "fullest": plan.at, "parts": plan.step},
+        "remedy": plan.remedy,
+    }
 
 # %% ../../nbs/plan/memory.ipynb #3f22b7ae
 def check_memory(
@@ -621,10 +761,17 @@ def check_memory(
     for line in lines:
         report(f"{'plan':<10} {line}")
     if usage.impossible and config.memory_guard == "refuse":
-        raise KitError(f"memory: {usage.impossible}; to make it fit: {usage.remedy}; --memory-guard warn starts anyway")
+        raise KitError(
+            f"memory: {usage.impossible}; to make it fit: {usage.remedy}; --memory-guard warn "
+            "starts anyway"
+        )
     if usage.impossible:
-        report(f"{'warning':<10} memory: {usage.impossible}; the run starts because of --memory-guard warn; "
-               f"to make it fit: {usage.remedy}")
+        report(
+            f"{'warning':<10} memory: {usage.impossible}; the run starts because of "
+            f"--memory-guard warn; to make it fit: {usage.remedy}"
+        )
     elif not usage.fits:
-        report(f"{'warning':<10} memory: the run may not fit, by an estimate, which may be wrong; it starts; "
-               f"to make it fit: {usage.remedy}")
+        report(
+            f"{'warning':<10} memory: the run may not fit, by an estimate, which may be wrong; it "
+            f"starts; to make it fit: {usage.remedy}"
+        )

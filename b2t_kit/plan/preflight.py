@@ -81,42 +81,71 @@ class Compiled:
     def line(self) -> str:
         "Return the result as one line of text."
         name = self.name if self.times == 1 else f"{self.name}, {self.times} times a step"
-        unit, verdict = f"GiB of {self.available / GIB:.2f} per chip", "fits" if self.fits else "DOES NOT FIT"
+        unit = f"GiB of {self.available / GIB:.2f} per chip"
+        verdict = "fits" if self.fits else "DOES NOT FIT"
         if self.bytes:
             spare = (self.available - self.bytes["total"]) / GIB
-            return (f"{verdict}: {name}: {self.bytes['total'] / GIB:.2f} {unit}, "
-                    f"{f'{spare:.2f} to spare' if spare >= 0 else f'{-spare:.2f} too much'}; compiled in "
-                    f"{self.compile_s:.0f} s ({self.compile_processor_s:.0f} s of processor time)")
+            return (
+                f"{verdict}: {name}: {self.bytes['total'] / GIB:.2f} {unit}, "
+                f"{f'{spare:.2f} to spare' if spare >= 0 else f'{-spare:.2f} too much'}; compiled "
+                f"in {self.compile_s:.0f} s ({self.compile_processor_s:.0f} s of processor time)"
+            )
         needed = self.needed
         size = f"needs {needed / GIB:.2f} {unit}" if needed else self.error[:200]
         return f"{verdict}: {name}: {size}; gave up after {self.compile_s:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
         "Return all results as plain values."
-        bound, left_out = self.roofline, ("available", "versions")
+        bound = self.roofline
+        left_out = ("available", "versions")
         return {name: value for name, value in vars(self).items() if name not in left_out} | {
             "fits": self.fits, "error": self.error[:2000],
             "roofline": bound and {**vars(bound), "seconds": bound.seconds, "bound": bound.bound}}
 
 # %% ../../nbs/plan/preflight.ipynb #55846b6d
-MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "average", "gradient": "gradients",
-                "buffer": "parameters", "batch": "batch", "number": "batch"}
+MEMORY_KINDS = {
+    "parameter": "parameters",
+    "moment": "moments",
+    "average": "average",
+    "gradient": "gradients",
+    "buffer": "parameters",
+    "batch": "batch",
+    "number": "batch",
+}
 
 # %% ../../nbs/plan/preflight.ipynb #0252345b
 def read_result(folder: Path, where: Slice) -> Compiled:
     "Read the compiler's result for one program: memory by kind, the largest arrays, and the roofline."
     job, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
-    compiled = Compiled(job["name"], job["kind"], where.available, result["compile_s"], result["processor_s"],
-                        bytes=result.get("bytes", {}), error=result.get("error", ""), states=argument_bytes(job),
-                        versions=result["versions"], times=job["times"])
+    compiled = Compiled(
+        job["name"],
+        job["kind"],
+        where.available,
+        result["compile_s"],
+        result["processor_s"],
+        bytes=result.get("bytes", {}),
+        error=result.get("error", ""),
+        states=argument_bytes(job),
+        versions=result["versions"],
+        times=job["times"],
+    )
     if sizes := compiled.bytes:
-        before, after = (read_hlo((folder / f"{name}.hlo").read_text()) for name in ("before", "after"))
-        compiled.arrays, compiled.roofline = largest_arrays(after), roofline(before, after, where)
-        compiled.kinds = dict.fromkeys(("parameters", "moments", "average", "gradients", "batch"), 0)
+        before, after = (
+            read_hlo((folder / f"{name}.hlo").read_text()) for name in ("before", "after")
+        )
+        compiled.arrays = largest_arrays(after)
+        compiled.roofline = roofline(before, after, where)
+        compiled.kinds = dict.fromkeys(
+            ("parameters", "moments", "average", "gradients", "batch"), 0
+        )
         for role, size in compiled.states.items():
             compiled.kinds[MEMORY_KINDS[role]] += size
-        compiled.kinds |= {"temporaries": sizes["temporaries"], "results": sizes["outputs"] - sizes["aliased"],
-                           "padding": max(0, sizes["arguments"] - sum(compiled.states.values())), "code": sizes["code"]}
+        compiled.kinds |= {
+            "temporaries": sizes["temporaries"],
+            "results": sizes["outputs"] - sizes["aliased"],
+            "padding": max(0, sizes["arguments"] - sum(compiled.states.values())),
+            "code": sizes["code"],
+        }
     return compiled
 
 # %% ../../nbs/plan/preflight.ipynb #d035343f
@@ -131,8 +160,12 @@ def largest_arrays(program: Hlo) -> list[dict[str, Any]]:
         source = f"{line[1]}:{line[2]}" if line else ""
         for array in instruction.arrays:
             if array.space == 0:
-                arrays[str(array), source] = {"bytes": array.bytes, "array": str(array), "line": source,
-                                              "operation": label[1] if label else instruction.operation}
+                arrays[str(array), source] = {
+                    "bytes": array.bytes,
+                    "array": str(array),
+                    "line": source,
+                    "operation": label[1] if label else instruction.operation,
+                }
     return sorted(arrays.values(), key=lambda each: -each["bytes"])[:8]
 
 # %% ../../nbs/plan/preflight.ipynb #6ef24cfa
@@ -168,9 +201,15 @@ class PreflightReport:
     @property
     def step_seconds(self) -> float | None:
         "The minimum seconds per step with all its micro-batches, as the mean over the compiled lengths."
-        passes = [program for program in self.programs if program.kind in ("accumulate", "train") and program.roofline]
+        passes = [
+            program
+            for program in self.programs
+            if program.kind in ("accumulate", "train") and program.roofline
+        ]
         lengths = sum(program.kind == "train" for program in passes)
-        seconds = sum(program.times * program.roofline.seconds for program in passes if program.roofline)
+        seconds = sum(
+            program.times * program.roofline.seconds for program in passes if program.roofline
+        )
         return seconds / lengths if lengths else None
 
     @property
@@ -186,43 +225,74 @@ class PreflightReport:
     def to_dict(self) -> dict[str, Any]:
         "Return all results as plain values."
         decisive = self.largest
-        sizes = {name: decisive.bytes.get(name) for name in ("arguments", "temporaries", "outputs", "aliased", "code")}
+        sizes = {
+            name: decisive.bytes.get(name)
+            for name in ("arguments", "temporaries", "outputs", "aliased", "code")
+        }
         return {
-            "config": self.config, "slice": self.slice.name, "chips": self.slice.chips,
-            "global_batch": self.global_batch, "fits": self.fits,
+            "config": self.config,
+            "slice": self.slice.name,
+            "chips": self.slice.chips,
+            "global_batch": self.global_batch,
+            "fits": self.fits,
             "bytes_per_chip": {**sizes, "total": decisive.needed, "available": decisive.available},
-            "compile_s": decisive.compile_s, "compile_processor_s": decisive.compile_processor_s,
+            "compile_s": decisive.compile_s,
+            "compile_processor_s": decisive.compile_processor_s,
             "compile_s_all": sum(program.compile_s for program in self.programs),
-            "programs": len(self.programs), "by_program": [program.to_dict() for program in self.programs],
-            "step_seconds_at_least": self.step_seconds, "trials_per_second_at_most": self.trials_per_second,
-            "hours_at_least": self.hours, "compiler": decisive.versions,
+            "programs": len(self.programs),
+            "by_program": [program.to_dict() for program in self.programs],
+            "step_seconds_at_least": self.step_seconds,
+            "trials_per_second_at_most": self.trials_per_second,
+            "hours_at_least": self.hours,
+            "compiler": decisive.versions,
         }
 
     def __repr__(self) -> str:
-        program, bound = self.largest, self.largest.roofline
-        lines = [f"{self.config} on {self.slice.name}, {self.global_batch} trials per step: "
-                 + ("fits" if self.fits else "DOES NOT FIT"), *(f"  {each.line()}" for each in self.programs)]
+        program = self.largest
+        bound = self.largest.roofline
+        lines = [
+            f"{self.config} on {self.slice.name}, {self.global_batch} trials per step: "
+            + ("fits" if self.fits else "DOES NOT FIT"),
+            *(f"  {each.line()}" for each in self.programs),
+        ]
         if program.kinds:
             lines.append(f"  memory per chip, {program.name}:")
-            lines += [f"    {kind:<12} {size / GIB:7.2f} GiB" for kind, size in program.kinds.items()
-                      if size > 0.005 * GIB]
+            lines += [
+                f"    {kind:<12} {size / GIB:7.2f} GiB"
+                for kind, size in program.kinds.items()
+                if size > 0.005 * GIB
+            ]
         if program.arrays:
             lines.append("  largest arrays that it creates:")
-            lines += [f"    {each['bytes'] / GIB:5.2f} GiB  {each['array']}  {each['operation']}  {each['line']}"
-                      for each in program.arrays[:5]]
+            lines += [
+                f"    {each['bytes'] / GIB:5.2f} GiB  {each['array']}  {each['operation']}  "
+                f"{each['line']}"
+                for each in program.arrays[:5]
+            ]
         if not program.bytes:
             lines += complaint_lines(program)
         if bound:
-            size = f"({bound.links * self.slice.chip.link_speed / 1e9:.3g} GB over the busiest link, from chip "
-            lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
-                         f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
-                         f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s"
-                         + (f" {size}{bound.busiest[0]} to {bound.busiest[1]})" if bound.busiest else ""))
+            size = (
+                f"({bound.links * self.slice.chip.link_speed / 1e9:.3g} GB over the busiest link, "
+                "from chip "
+            )
+            lines.append(
+                f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit "
+                f"{bound.matrix:.3g} s ({bound.flops:.3g} operations on {self.slice.chips} "
+                f"chips), memory {bound.memory:.3g} s ({bound.bytes / 1e9:.3g} GB per chip), "
+                f"interconnect {bound.links:.3g} s"
+                + (f" {size}{bound.busiest[0]} to {bound.busiest[1]})" if bound.busiest else "")
+            )
         if self.trials_per_second:
             hours = f"; {self.steps} steps in {self.hours:.1f} hours" if self.hours else ""
-            lines.append(f"  mean over all lengths, at best: {self.trials_per_second:,.0f} trials per second{hours}")
-            lines.append("  not counted: what each iteration of a loop costs to begin, the latency of links, the host; "
-                         "a recurrent step has thousands of iterations")
+            lines.append(
+                f"  mean over all lengths, at best: {self.trials_per_second:,.0f} trials per "
+                f"second{hours}"
+            )
+            lines.append(
+                "  not counted: what each iteration of a loop costs to begin, the latency of "
+                "links, the host; a recurrent step has thousands of iterations"
+            )
         return "\n".join(lines)
 
 # %% ../../nbs/plan/preflight.ipynb #9944b5f7
@@ -232,7 +302,9 @@ def complaint_lines(program: Compiled) -> list[str]:
     lines = [f"  {line}" for line in sentences]
     for size, part in re.findall(r"Size: ([\d.]+[KMGT])\n(.*?)={8,}", program.error, re.S)[:5]:
         shape = re.search(r"Shape: (\S+?)[{\s]", part)
-        name = re.search(r'Operator: op_name="([^"]*)"(?:[^"]*source_file="([^"]*)" source_line=(\d+))?', part)
+        name = re.search(
+            r'Operator: op_name="([^"]*)"(?:[^"]*source_file="([^"]*)" source_line=(\d+))?', part
+        )
         words = [size, shape[1] if shape else "", name[1].rpartition("/")[2] if name else "",
                  f"{name[2]}:{name[3]}" if name and name[2] else ""]
         lines.append("    " + "  ".join(filter(None, words)))
@@ -240,16 +312,25 @@ def complaint_lines(program: Compiled) -> list[str]:
 
 # %% ../../nbs/plan/preflight.ipynb #707b52c4
 COLOURS = {
-    "parameters": "#3b6ea5", "moments": "#6fa3d0", "average": "#a9cbe6", "gradients": "#d98c3f",
-    "temporaries": "#c0504d", "batch": "#7a9e59", "results": "#b7cf9f", "padding": "#bbbbbb", "code": "#777777",
+    "parameters": "#3b6ea5",
+    "moments": "#6fa3d0",
+    "average": "#a9cbe6",
+    "gradients": "#d98c3f",
+    "temporaries": "#c0504d",
+    "batch": "#7a9e59",
+    "results": "#b7cf9f",
+    "padding": "#bbbbbb",
+    "code": "#777777",
 }
 
 # %% ../../nbs/plan/preflight.ipynb #534f5617
 def draw_report(report: PreflightReport) -> Figure:
     "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
-    programs, available = report.programs[::-1], report.slice.chip.memory
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2),
-                                         layout="constrained")
+    programs = report.programs[::-1]
+    available = report.slice.chip.memory
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2), layout="constrained"
+    )
     for index, program in enumerate(programs):
         start = 0.0
         for kind, colour in COLOURS.items():
@@ -262,18 +343,37 @@ def draw_report(report: PreflightReport) -> Figure:
     left.text(available, len(programs) - 0.4, f" {available:g} GiB", fontsize=8)
     left.set_xlabel("memory per chip, GiB")
     bounded = [program for program in programs if program.roofline]
-    for key, label, colour, shift in (("matrix", "matrix unit", "#3b6ea5", 0.27), ("memory", "HBM", "#c0504d", 0.0),
-                                      ("links", "interconnect", "#7a9e59", -0.27)):
-        right.barh([index + shift for index in range(len(bounded))],
-                   [getattr(program.roofline, key) for program in bounded], 0.25, color=colour, label=label)
+    for key, label, colour, shift in (
+        ("matrix", "matrix unit", "#3b6ea5", 0.27),
+        ("memory", "HBM", "#c0504d", 0.0),
+        ("links", "interconnect", "#7a9e59", -0.27),
+    ):
+        right.barh(
+            [index + shift for index in range(len(bounded))],
+            [getattr(program.roofline, key) for program in bounded],
+            0.25,
+            color=colour,
+            label=label,
+        )
     right.set_xlabel("minimum time, seconds")
     right.locator_params(axis="x", nbins=5)
     for axes, group in ((left, programs), (right, bounded)):
-        names = [program.name.replace("a training step of ", "train ").replace("validation of ", "validate ")
-                 .replace(" x ", "\u00d7").removesuffix("\u00d7512") for program in group]
+        names = [
+            program.name.replace("a training step of ", "train ")
+            .replace("validation of ", "validate ")
+            .replace(" x ", "\u00d7")
+            .removesuffix("\u00d7512")
+            for program in group
+        ]
         axes.set_yticks(range(len(group)), names, fontsize=8)
-    handles = {label: handle for axes in (left, right) for handle, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=7, fontsize=7, frameon=False)
+    handles = {
+        label: handle
+        for axes in (left, right)
+        for handle, label in zip(*axes.get_legend_handles_labels())
+    }
+    figure.legend(
+        handles.values(), handles, loc="outside lower center", ncols=7, fontsize=7, frameon=False
+    )
     figure.suptitle(f"{report.config} on {report.slice.name}, {report.global_batch} rows per step: "
                     f"{'fits' if report.fits else 'does not fit'}", fontsize=10)
     plt.close(figure)
@@ -288,10 +388,15 @@ def find_compiler(
         raise KitError(f"compiler: there is no Python interpreter at {python}")
     missing = [] if python else [name for name in ("jax", "libtpu") if find_spec(name) is None]
     if missing:
-        raise KitError(f"the TPU compiler is not installed ({' and '.join(missing)} not found); "
-                       "pip install 'b2t_kit[tpu,preflight]', or on Kaggle 'b2t_kit[preflight-kaggle]'")
+        raise KitError(
+            f"the TPU compiler is not installed ({' and '.join(missing)} not found); "
+            "pip install 'b2t_kit[tpu,preflight]', or on Kaggle 'b2t_kit[preflight-kaggle]'"
+        )
     if find_spec("torch_xla") is None:
-        raise KitError("torch_xla, which lowers the step, is not installed; pip install 'b2t_kit[tpu,preflight]'")
+        raise KitError(
+            "torch_xla, which lowers the step, is not installed; pip install "
+            "'b2t_kit[tpu,preflight]'"
+        )
     return python or sys.executable
 
 # %% ../../nbs/plan/preflight.ipynb #0626300b
@@ -330,14 +435,19 @@ def lower_in_child(request: dict[str, Any], folder: Path) -> Iterator[Path]:
                     process.kill()
         errors.seek(0)
         if process.returncode:
-            raise KitError(f"the step could not be lowered: {why_it_ended(process.returncode, errors.read())}")
+            raise KitError(
+                f"the step could not be lowered: {why_it_ended(process.returncode, errors.read())}"
+            )
 
 # %% ../../nbs/plan/preflight.ipynb #7d3d4f55
 def why_it_ended(status: int, errors: str) -> str:
     "Return why a process ended, in one line; torch_xla crashes on a gradient that XLA lacks."
     if status < 0:
-        return (f"its process crashed (signal {-status}); a likely cause is an operation whose gradient XLA lacks, "
-                "such as torch's interpolate; replace it with operations that XLA has")
+        return (
+            f"its process crashed (signal {-status}); a likely cause is an operation whose "
+            "gradient XLA lacks, such as torch's interpolate; replace it with operations that "
+            "XLA has"
+        )
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return lines[-1][:500] if lines else "the process ended without a message"
 
@@ -392,16 +502,25 @@ def preflight_config(
     say: Callable[[str], None] = lambda line: None,  # called with one line per program
 ) -> PreflightReport:
     "Compile a configuration for a slice; `KitError` if its batch cannot be divided over the chips."
-    tpu_slice, python = find_slice(where), find_compiler(python)
+    tpu_slice = find_slice(where)
+    python = find_compiler(python)
     if global_batch is not None:
         settings = settings.with_rows(global_batch)
     size = settings.task.rows
     rows = size / settings.train.accumulation / tpu_slice.chips
     if rows < 1 or rows != int(rows):
-        raise KitError(f"global_batch: {size} rows cannot be divided evenly over {tpu_slice.chips} chips"
-                       + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
+        raise KitError(
+            f"global_batch: {size} rows cannot be divided evenly over {tpu_slice.chips} chips"
+            + (
+                f" in {settings.train.accumulation} parts"
+                if settings.train.accumulation > 1
+                else ""
+            )
+        )
     report = PreflightReport(name, tpu_slice, size, settings.train.steps)
-    return run_preflight(request_of(settings, tpu_slice, data, programs), report, python, say, cache_dir=cache_dir)
+    return run_preflight(
+        request_of(settings, tpu_slice, data, programs), report, python, say, cache_dir=cache_dir
+    )
 
 # %% ../../nbs/plan/preflight.ipynb #91cc3e9a
 def request_of(
@@ -411,8 +530,14 @@ def request_of(
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
     "Return the request for the process that lowers."
-    return {"kind": f"{type(settings).__module__}:{type(settings).__name__}", "settings": to_dict(settings),
-            "slice": where.name, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
+    return {
+        "kind": f"{type(settings).__module__}:{type(settings).__name__}",
+        "settings": to_dict(settings),
+        "slice": where.name,
+        "data": str(data) if data else None,
+        "programs": programs,
+        "models": loaded_models(),
+    }
 
 # %% ../../nbs/plan/preflight.ipynb #dddce9a9
 def run_preflight(
@@ -425,12 +550,14 @@ def run_preflight(
 ) -> PreflightReport:
     "Lower and compile all programs, and fill in the report; `KitError` if there is none."
     with tempfile.TemporaryDirectory(prefix="b2t-preflight-") as name:
-        folder, start = Path(name), time.monotonic()
+        folder = Path(name)
+        start = time.monotonic()
         (folder / "model.pickle").write_bytes(packed)
         for path in lower_in_child(request, folder):
             program = compile_program(path, report.slice, python, cache_dir)
             report.programs.append(program)
-            count, expected = len(report.programs), int((folder / "expected").read_text())
+            count = len(report.programs)
+            expected = int((folder / "expected").read_text())
             seconds = (time.monotonic() - start) / count * (expected - count)
             say(program.line() + (f"; about {duration(seconds)} left" if seconds > 0 else ""))
     if not report.programs:
@@ -438,7 +565,9 @@ def run_preflight(
     return report
 
 # %% ../../nbs/plan/preflight.ipynb #33f4c862
-def _rebuilt(shape: tuple[int, ...], dtype: torch.dtype, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
+def _rebuilt(
+    shape: tuple[int, ...], dtype: torch.dtype, is_parameter: bool, requires_grad: bool
+) -> torch.Tensor:
     "Return an empty tensor of a given shape on the meta device."
     empty = torch.empty(shape, dtype=dtype, device="meta")
     return nn.Parameter(empty, requires_grad) if is_parameter else empty
@@ -451,7 +580,12 @@ def pack_shapes(things: Any) -> bytes:
     class Pickler(cloudpickle.CloudPickler):
         def reducer_override(self, thing: Any) -> Any:
             if isinstance(thing, torch.Tensor):
-                arguments = tuple(thing.shape), thing.dtype, isinstance(thing, nn.Parameter), thing.requires_grad
+                arguments = (
+                    tuple(thing.shape),
+                    thing.dtype,
+                    isinstance(thing, nn.Parameter),
+                    thing.requires_grad,
+                )
                 return _rebuilt, arguments
             return super().reducer_override(thing)
 
@@ -459,7 +593,9 @@ def pack_shapes(things: Any) -> bytes:
     try:
         Pickler(file).dump(things)
     except (TypeError, AttributeError, ValueError) as error:
-        raise KitError(f"the model, the batch or the loss cannot be sent to another process: {error}") from error
+        raise KitError(
+            f"the model, the batch or the loss cannot be sent to another process: {error}"
+        ) from error
     return file.getvalue()
 
 # %% ../../nbs/plan/preflight.ipynb #b042a038
@@ -470,27 +606,44 @@ def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     "Return the loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
     loss = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
     if loss is None:
-        raise KitError("the model returns no loss; pass a loss function: preflight(..., loss=lambda model, batch: ...)")
+        raise KitError(
+            "the model returns no loss; pass a loss function: preflight(..., loss=lambda model, "
+            "batch: ...)"
+        )
     return loss
 
 # %% ../../nbs/plan/preflight.ipynb #10527980
 class ModelTask(Task):
     "A task with a model, a loss, and one batch shape."
 
-    def __init__(self, model: nn.Module, batch: Any, loss: Loss, groups: list[dict[str, Any]]) -> None:
-        self.model, self.batch, self.loss, self.groups = model, batch, loss, groups
+
+    def __init__(
+        self, model: nn.Module, batch: Any, loss: Loss, groups: list[dict[str, Any]]
+    ) -> None:
+        self.model = model
+        self.batch = batch
+        self.loss = loss
+        self.groups = groups
 
     def build_model(self) -> nn.Module:
         return self.model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         parameters = dict(model.named_parameters())
-        return [{**group, "peak_lr": group["lr"], "params": [parameters[name] for name in group["params"]]}
-                for group in self.groups]
+        return [
+            {
+                **group,
+                "peak_lr": group["lr"],
+                "params": [parameters[name] for name in group["params"]],
+            }
+            for group in self.groups
+        ]
 
     def shapes(self, config: TrainConfig, device: Any) -> tuple[list[list[Any]], list[Any]]:
         tensors = leaves_of(self.batch)
-        kind = make_dataclass("Given", [f"part_{index}" for index in range(len(tensors))] + ["step_rows"])
+        kind = make_dataclass(
+            "Given", [f"part_{index}" for index in range(len(tensors))] + ["step_rows"]
+        )
         return [[kind(*tensors, step_rows=len(tensors[0]))] * config.accumulation], []
 
     def compute_loss(self, model: nn.Module, batch: Any) -> LossSum:
@@ -498,18 +651,37 @@ class ModelTask(Task):
         if torch.is_tensor(self.batch):
             inputs = parts[0]
         else:
-            inputs = dict(zip(self.batch, parts)) if hasattr(self.batch, "values") else type(self.batch)(parts)
+            inputs = (
+                dict(zip(self.batch, parts))
+                if hasattr(self.batch, "values")
+                else type(self.batch)(parts)
+            )
         return LossSum(self.loss(model, inputs).float() * batch.step_rows, batch.step_rows)
 
 # %% ../../nbs/plan/preflight.ipynb #30f04bcc
 def leaves_of(batch: Any) -> list[torch.Tensor]:
     "Return the tensors of a batch; `KitError` if it holds anything else, or different numbers of rows."
-    parts = [batch] if torch.is_tensor(batch) else list(batch.values()) if hasattr(batch, "values") else batch
-    if not isinstance(parts, Sequence) or not parts or not all(torch.is_tensor(part) and part.ndim for part in parts):
-        raise KitError("batch: must be a tensor, or a dictionary, list or tuple of tensors, with rows first")
+    parts = (
+        [batch]
+        if torch.is_tensor(batch)
+        else list(batch.values())
+        if hasattr(batch, "values")
+        else batch
+    )
+    if (
+        not isinstance(parts, Sequence)
+        or not parts
+        or not all(torch.is_tensor(part) and part.ndim for part in parts)
+    ):
+        raise KitError(
+            "batch: must be a tensor, or a dictionary, list or tuple of tensors, with rows first"
+        )
     rows = {len(part) for part in parts}
     if len(rows) > 1:
-        raise KitError(f"batch: its tensors have {', '.join(map(str, sorted(rows)))} rows; all need the same number")
+        raise KitError(
+            f"batch: its tensors have {', '.join(map(str, sorted(rows)))} rows; all need the same "
+            "number"
+        )
     return list(parts)
 
 # %% ../../nbs/plan/preflight.ipynb #e2766df0
@@ -525,16 +697,28 @@ def preflight(
     say: Callable[[str], None] = lambda line: None,
 ) -> PreflightReport:
     "Compile a training step of a model for a slice; `KitError` if model, batch or optimizer do not allow it."
-    tpu_slice, python, tensors = find_slice(where), find_compiler(), leaves_of(batch)
+    tpu_slice = find_slice(where)
+    python = find_compiler()
+    tensors = leaves_of(batch)
     if len(tensors[0]) % tpu_slice.chips:
-        raise KitError(f"batch: {len(tensors[0])} rows cannot be divided evenly over {tpu_slice.chips} chips")
+        raise KitError(
+            f"batch: {len(tensors[0])} rows cannot be divided evenly over {tpu_slice.chips} chips"
+        )
     devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
-    if len(devices) > 1 or devices and {str(tensor.device) for tensor in tensors} - devices - {"cpu", "meta"}:
+    if (
+        len(devices) > 1
+        or devices
+        and {str(tensor.device) for tensor in tensors} - devices - {"cpu", "meta"}
+    ):
         names = sorted(devices | {str(tensor.device) for tensor in tensors})
-        raise KitError(f"the model and the batch are on {' and '.join(names)}; move them to one device")
+        raise KitError(
+            f"the model and the batch are on {' and '.join(names)}; move them to one device"
+        )
     groups, betas, eps = optimizer_settings(model, optimizer)
     packed = pack_shapes((model, batch, loss or own_loss, groups))
-    train = dict(precision=precision, clip_norm=1.0, ema_decay=ema_decay, shard=shard, betas=betas, eps=eps)
+    train = dict(
+        precision=precision, clip_norm=1.0, ema_decay=ema_decay, shard=shard, betas=betas, eps=eps
+    )
     request = {"kind": "model", "train": train, "slice": tpu_slice.name, "programs": "all"}
     report = PreflightReport(type(model).__name__, tpu_slice, len(tensors[0]))
     return run_preflight(request, report, python, say, packed)
@@ -546,15 +730,27 @@ def optimizer_settings(
     "The optimizer's groups with parameter names, betas and epsilon; `KitError` if it is not AdamW on this model."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     if optimizer is None:
-        optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad])
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in model.parameters() if parameter.requires_grad]
+        )
     if not isinstance(optimizer, torch.optim.AdamW):
         raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
-    foreign = sum(id(parameter) not in names for group in optimizer.param_groups for parameter in group["params"])
+    foreign = sum(
+        id(parameter) not in names
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
     if foreign:
         raise KitError(f"the optimizer has {foreign} parameters that do not belong to the model; "
                        "build it from model.parameters()")
-    groups = [{"params": [names[id(parameter)] for parameter in group["params"]], "lr": float(group["lr"]),
-               "weight_decay": group["weight_decay"]} for group in optimizer.param_groups]
+    groups = [
+        {
+            "params": [names[id(parameter)] for parameter in group["params"]],
+            "lr": float(group["lr"]),
+            "weight_decay": group["weight_decay"],
+        }
+        for group in optimizer.param_groups
+    ]
     return groups, tuple(optimizer.defaults["betas"]), optimizer.defaults["eps"]
 
 # %% ../../nbs/plan/preflight.ipynb #d6e1a212
@@ -567,7 +763,9 @@ def largest_batch(
 ) -> tuple[int | None, dict[int, int | None]]:  # None: none fits; bytes of each batch that was tried
     "Search for the largest batch that fits, by linear prediction."
     sizes: dict[int, int | None] = {}
-    low, high = 0, None  # the largest that fits, the smallest that does not
+    # the largest that fits, the smallest that does not
+    low = 0
+    high = None
     guess = max(multiple, start // multiple * multiple)
     while len(sizes) < most and (high is None or high - low > multiple):
         size = sizes[guess] = needed(guess)
@@ -588,8 +786,11 @@ def largest_batch(
     return low or None, sizes
 
 # %% ../../nbs/plan/preflight.ipynb #20243670
-ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "moments and average divided",
-                "all": "weights, moments and average divided"}
+ARRANGEMENTS: dict[Any, str] = {
+    "none": "everything on every chip",
+    "moments": "moments and average divided",
+    "all": "weights, moments and average divided",
+}
 
 # %% ../../nbs/plan/preflight.ipynb #baee67be
 def best_arrangement(reports: dict[str, PreflightReport]) -> str | None:
@@ -598,7 +799,8 @@ def best_arrangement(reports: dict[str, PreflightReport]) -> str | None:
     if not times:
         return None
     fastest = min(times.values())
-    return next(name for name, seconds in times.items() if seconds <= 1.03 * fastest)  # 3 % are no difference
+    # 3 % are no difference
+    return next(name for name, seconds in times.items() if seconds <= 1.03 * fastest)
 
 # %% ../../nbs/plan/preflight.ipynb #6ea08dfa
 def compare_shardings(
@@ -613,14 +815,17 @@ def compare_shardings(
 
     reports = {name: measure(arranged(name), settings.task.rows)
                for name in ARRANGEMENTS if where.chips > 1 or name == "none"}
-    fastest, arrangements = best_arrangement(reports), {}
+    fastest = best_arrangement(reports)
+    arrangements = {}
     for name, report in reports.items():
-        needed, seconds = report.largest.needed, report.step_seconds
+        needed = report.largest.needed
+        seconds = report.step_seconds
         arrangements[name] = {"fits": report.fits, "bytes": needed, "seconds": seconds}
         size = f"{needed / GIB:.2f} GiB per chip" if needed else "size unknown, the compiler failed"
         say(f"{ARRANGEMENTS[name]}: {size}{f', at best {seconds:.3g} s' if seconds else ''}"
             f"{'' if report.fits else ', does not fit'}{'  <- best' if name == fastest else ''}")
-    best, guess = arranged(fastest or "moments"), settings.task.rows
+    best = arranged(fastest or "moments")
+    guess = settings.task.rows
     if plan := memory_plan(best, where):
         state = sum(plan.state.parts.values())
         guess = max(1, int(guess * (where.available - state) / max(1, plan.total - state)))
@@ -628,7 +833,11 @@ def compare_shardings(
                                    where.chips * settings.train.accumulation, guess)
     say(f"largest batch with {ARRANGEMENTS[fastest or 'moments']}: {largest or 'none fits'} "
         f"(compiled {', '.join(map(str, sizes))})")
-    return {"arrangements": arrangements, "best": fastest, "largest_batch": {"best": largest, "measured": sizes}}
+    return {
+        "arrangements": arrangements,
+        "best": fastest,
+        "largest_batch": {"best": largest, "measured": sizes},
+    }
 
 # %% ../../nbs/plan/preflight.ipynb #712eefad
 def memory_plan(settings: RunSettings, where: Slice) -> MemoryPlan | None:

@@ -48,7 +48,8 @@ class ForDevices(HasSettings):
         from b2t_kit.plan.configs import configuration, configurations
 
         name = next((word for word in words if word in configurations()), "baseline")
-        run, model = configuration(name), option_value(words, "--model")
+        run = configuration(name)
+        model = option_value(words, "--model")
         if model is None:
             return run
         if not hasattr(run.task, "model"):
@@ -81,7 +82,8 @@ class Plan(ForDevices):
         if self.json:
             check_target(self.json)
         configuration(self.config)
-        run, kind = self.settings, self.settings.train.device
+        run = self.settings
+        kind = self.settings.train.device
         if self.global_batch is not None:
             run = run.with_rows(self.global_batch)
         if "device" not in self.typed:
@@ -92,12 +94,16 @@ class Plan(ForDevices):
             if not isinstance(task, SpeechTask) or task.lengths is None:
                 raise KitError("bins: all batches of this task have the same shape; leave it out")
             longest = task.lengths.buckets[-1].labels
-            buckets = tuple(Bucket(size, min(longest, max(size // 10, 1))) for size in sorted(self.bins))
+            buckets = tuple(
+                Bucket(size, min(longest, max(size // 10, 1))) for size in sorted(self.bins)
+            )
             task.lengths = replace(task.lengths, buckets=buckets)
         plan = plan_run(self.config, task, run.train, target)
         print(plan_text(plan))
         if self.json:
-            save_json(self.json, {"slice": self.slice, "global_batch": run.task.rows, **plan_values(plan)})
+            save_json(
+                self.json, {"slice": self.slice, "global_batch": run.task.rows, **plan_values(plan)}
+            )
         return SUCCESS if plan.fits else FAULTS
 
 # %% ../../nbs/plan/verbs.ipynb #13c7648d
@@ -130,14 +136,29 @@ class Preflight(ForDevices):
         for target in filter(None, (self.json, self.figure)):
             check_target(target)
         configuration(self.config)
-        compile_for = partial(preflight_config, name=self.config, data=self.data, python=self.compiler,
-                              cache_dir=self.cache_dir)
-        report = compile_for(self.settings, self.slice, self.global_batch, programs=self.programs, say=report_progress)
+        compile_for = partial(
+            preflight_config,
+            name=self.config,
+            data=self.data,
+            python=self.compiler,
+            cache_dir=self.cache_dir,
+        )
+        report = compile_for(
+            self.settings,
+            self.slice,
+            self.global_batch,
+            programs=self.programs,
+            say=report_progress,
+        )
         print(report, flush=True)
-        settings, values = self.settings.with_rows(report.global_batch), report.to_dict()
+        settings = self.settings.with_rows(report.global_batch)
+        values = report.to_dict()
         if not report.fits:
             values["smallest_change"] = smallest_change(settings, report.slice)
-            print(f"by the memory plan it fits with {values['smallest_change'] or 'no change that is known'}")
+            print(
+                "by the memory plan it fits with "
+                f"{values['smallest_change'] or 'no change that is known'}"
+            )
         if self.answers:
             values["answers"] = compare_shardings(
                 settings, report.slice,
@@ -173,7 +194,8 @@ class Doctor(Verb):
             raise KitError("give one of --log, --device, --bundle, not several")
         from b2t_kit.plan import doctor
 
-        status, values = SUCCESS, dict[str, Any]()
+        status = SUCCESS
+        values = dict[str, Any]()
         if self.bundle is not None:
             values = {"archive": str(doctor.bundle_run(self.bundle, self.out))}
             print(values["archive"])
@@ -189,7 +211,9 @@ class Doctor(Verb):
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
         else:
             if self.device:
-                report_progress("testing the device; minutes where programs are compiled, ten at most")
+                report_progress(
+                    "testing the device; minutes where programs are compiled, ten at most"
+                )
             remarks = doctor.check_device(self.device) if self.device else doctor.inspect_machine()
             print(*remarks, sep="\n")
             problems = sum(remark.state == "problem" for remark in remarks)

@@ -35,25 +35,44 @@ def weights_facts(folder: str | Path) -> dict[str, Any] | None:
     if (folder / "config.json").is_file() and not (folder / f"{WEIGHTS}.safetensors").is_file():
         return None
     decoder = load_decoder(folder)
-    sizes, calibration = decoder.config.model, read_calibration(folder, decoder.digest)
+    sizes = decoder.config.model
+    calibration = read_calibration(folder, decoder.digest)
     kept = calibration_record(calibration, decoder.digest, decoder.origin) if calibration else None
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     options = f"--run {folder} --data RECORDINGS"
     return {
         "weights": decoder.origin,
         "network": f"{type(decoder.model).__name__}, {count:,} parameters",
-        "input": f"{sizes.num_features} features, in patches of {sizes.patch} bins, every {sizes.stride} bins",
+        "input": f"{sizes.num_features} features, in patches of {sizes.patch} bins, every "
+        f"{sizes.stride} bins",
         "days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}",
         "certainty": certainty(kept),
-        "next": [f"b2t eval {options}", f"b2t decode {options} --tune",
-                 f"b2t submit {options} --out submission.csv",
-                 f"b2t train --from-run {folder} --data RECORDINGS --out RUN"],
+        "next": [
+            f"b2t eval {options}",
+            f"b2t decode {options} --tune",
+            f"b2t submit {options} --out submission.csv",
+            f"b2t train --from-run {folder} --data RECORDINGS --out RUN",
+        ],
     }
 
 # %% ../../nbs/publish/export.ipynb #8d1d0fda
 CARD_SETTINGS = (
-    "steps", "batch_size", "seed", "precision", "accumulation", "lr", "lr_floor", "warmup_steps", "decay_start",
-    "decay_steps", "weight_decay", "betas", "eps", "clip_norm", "ema_decay", "select",
+    "steps",
+    "batch_size",
+    "seed",
+    "precision",
+    "accumulation",
+    "lr",
+    "lr_floor",
+    "warmup_steps",
+    "decay_start",
+    "decay_steps",
+    "weight_decay",
+    "betas",
+    "eps",
+    "clip_norm",
+    "ema_decay",
+    "select",
 )  # what affects the weights
 
 
@@ -63,28 +82,44 @@ def card(
     licence: str = "",  # such as cc-by-4.0; empty: not stated
 ) -> str:
     "Return the page for people in Markdown, with the front matter that the Hugging Face hub reads."
-    signal, sizes, labels, scores = decoder.signal, decoder.config.model, decoder.signal.labels, record["scores"]
+    signal = decoder.signal
+    sizes = decoder.config.model
+    labels = decoder.signal.labels
+    scores = record["scores"]
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
-    settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
+    settings = (
+        {"batch_size": decoder.config.batches.batch_size, **record["train"]}
+        if record["train"]
+        else {}
+    )
     facts = {
         "network": f"{type(decoder.model).__name__}, {count:,} parameters, float32",
-        "input": f"{sizes.num_features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of {sizes.patch} bins, "
-                 f"every {sizes.stride} bins",
+        "input": f"{sizes.num_features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of "
+        f"{sizes.patch} bins, every {sizes.stride} bins",
         "output": f"logits of {1 + len(labels.split())} classes: blank, "
-                  f"{'39 phonemes, silence' if labels == T15.labels else labels}",
+        f"{'39 phonemes, silence' if labels == T15.labels else labels}",
         "weights": record["origin"],
-        "recording days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}; other days: "
-                          "mean day layer",
-        **{split: f"{part['trials']:,} trials of {part['sessions']} days, {duration(part['bins'] * BIN_SECONDS)}"
-           for split, part in record["data"].items()},
+        "recording days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}; other days: mean day "
+        "layer",
+        **{
+            split: f"{part['trials']:,} trials of {part['sessions']} days, "
+            f"{duration(part['bins'] * BIN_SECONDS)}"
+            for split, part in record["data"].items()
+        },
         **{name: quarantine_text(left_out) for name, left_out in quarantine_record(record).items()},
         "certainty": certainty(record.get("temperature")),
         **({"validation": NOT_VALIDATED} if decoder.settled else {}),
-        "training": ", ".join(f"{name} {settings[name]}" for name in CARD_SETTINGS
-                              if settings.get(name)) or "not known",
+        "training": ", ".join(
+            f"{name} {settings[name]}" for name in CARD_SETTINGS if settings.get(name)
+        )
+        or "not known",
     }
-    spans = {split: "no interval" if score["low"] is None else f"{score['low']:.1%} to {score['high']:.1%}"
-             for split, score in scores.items()}  # one trial has none
+    spans = {
+        split: "no interval"
+        if score["low"] is None
+        else f"{score['low']:.1%} to {score['high']:.1%}"
+        for split, score in scores.items()
+    }  # one trial has none
     rates = ["; ".join([f"| {split} | {score['trials']:,} | {score['rate']:.1%} ({spans[split]}), "
                         f"{score['edits']:,} of {score['total']:,}", *score["marks"]]) + " |"
              for split, score in scores.items()]
@@ -92,21 +127,47 @@ def card(
                for score in scores.values()][:1]
     result = [{"task": {"type": "automatic-speech-recognition"}, "metrics": metrics,
                "dataset": {"type": signal.dataset.replace(" ", "-"), "name": signal.dataset}}]
-    return "\n".join([
-        "---", f"license: {re.sub(r'[^a-z0-9.-]+', '-', licence.lower()).strip('-') or 'unknown'}",
-        "library_name: b2t_kit", "pipeline_tag: automatic-speech-recognition",
-        "tags: [brain-computer-interface, speech-neuroprosthesis, brain-to-text, intracortical]",
-        *[f"model-index: {json.dumps([{'name': record['name'], 'results': result}])}" for _ in metrics], "---", "",
-        f"# {record['name']}", "",
-        f"A decoder for intracortical recordings of attempted speech in the {signal.participant.upper()} "
-        f"brain-to-text format, exported by b2t_kit {record['b2t_kit']}.", "",
-        "```sh", "b2t decode --run FOLDER --data RECORDINGS", "```", "",
-        "```python", "from b2t_kit.all import from_pretrained",
-        'decoder = from_pretrained("FOLDER")  # or the name of a repository on the hub', "```", "",
-        "| | |", "|---|---|", *(f"| {title} | {text} |" for title, text in facts.items()), "",
-        "| split | trials | phoneme error rate, 95 % interval |", "|---|---|---|",
-        *(rates or ["| none | | run `b2t eval` before `b2t export` |"]), "",
-        f"Licence: {licence or 'not stated'}.", ""])
+    return "\n".join(
+        [
+            "---",
+            f"license: {re.sub(r'[^a-z0-9.-]+', '-', licence.lower()).strip('-') or 'unknown'}",
+            "library_name: b2t_kit",
+            "pipeline_tag: automatic-speech-recognition",
+            "tags: [brain-computer-interface, speech-neuroprosthesis, brain-to-text, "
+            "intracortical]",
+            *[
+                f"model-index: {json.dumps([{'name': record['name'], 'results': result}])}"
+                for _ in metrics
+            ],
+            "---",
+            "",
+            f"# {record['name']}",
+            "",
+            "A decoder for intracortical recordings of attempted speech in the "
+            f"{signal.participant.upper()} brain-to-text format, exported by b2t_kit "
+            f"{record['b2t_kit']}.",
+            "",
+            "```sh",
+            "b2t decode --run FOLDER --data RECORDINGS",
+            "```",
+            "",
+            "```python",
+            "from b2t_kit.all import from_pretrained",
+            'decoder = from_pretrained("FOLDER")  # or the name of a repository on the hub',
+            "```",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {title} | {text} |" for title, text in facts.items()),
+            "",
+            "| split | trials | phoneme error rate, 95 % interval |",
+            "|---|---|---|",
+            *(rates or ["| none | | run `b2t eval` before `b2t export` |"]),
+            "",
+            f"Licence: {licence or 'not stated'}.",
+            "",
+        ]
+    )
 
 # %% ../../nbs/publish/export.ipynb #60312424
 def export(
@@ -115,15 +176,22 @@ def export(
     licence: str = "",  # of the weights, for the card, such as cc-by-4.0; empty: not stated
 ) -> Path:  # the new folder
     "Write weights, settings and card; raise `KitError` if there is no usable decoder, or if the folder exists."
-    decoder, path = load_decoder(run), Path(run) / "config.json"
+    decoder = load_decoder(run)
+    path = Path(run) / "config.json"
     config = {"train": {}, "data": {}, **(load_json(path) if path.is_file() else {})}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
                                   **signals_record(decoder.signal, dict(decoder.signals)),
                                   **({"begun": dict(decoder.begun)} if decoder.begun else {}),
                                   **quarantine_record(config)}))
-    record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
-              "train": config["train"], "data": config["data"]}
+    record = {
+        "name": Path(out).name,
+        "b2t_kit": __version__,
+        "origin": decoder.origin,
+        "task": task,
+        "train": config["train"],
+        "data": config["data"],
+    }
     if calibration := read_calibration(*decoder.network(run)[:2]):
         record["temperature"] = calibration_record(calibration, decoder.digest, decoder.origin)
     scores: dict[str, dict[str, Any]] = {}
@@ -135,9 +203,17 @@ def export(
             same = key["data"] == config["data"].get(key["split"])
             with damaged(evaluated):
                 result = load_json(evaluated)
-                name = key["split"] if same else f"{key['split']}, other trials than in training's record"
-                scores[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
-                                "marks": [mark["text"] for mark in result["marks"]]}
+                name = (
+                    key["split"]
+                    if same
+                    else f"{key['split']}, other trials than in training's record"
+                )
+                scores[name] = {
+                    "trials": result["trials"],
+                    **result["summary"]["all trials"],
+                    "data": key["data"],
+                    "marks": [mark["text"] for mark in result["marks"]],
+                }
         record["scores"] = scores
         page = card(decoder, record, licence)
     with atomic_folder(out) as folder:
@@ -163,7 +239,14 @@ def from_pretrained(
     except ImportError as error:
         raise KitError("huggingface_hub is not installed; pip install huggingface_hub") from error
     try:
-        return load_decoder(snapshot_download(str(name), revision=revision,
-                                              allow_patterns=["*.json", "*.safetensors", "README.md"]))
+        return load_decoder(
+            snapshot_download(
+                str(name),
+                revision=revision,
+                allow_patterns=["*.json", "*.safetensors", "README.md"],
+            )
+        )
     except (OSError, ValueError) as error:  # the hub's errors are of these
-        raise KitError(f"{name}: is no folder here, and could not be downloaded from the hub ({error})") from error
+        raise KitError(
+            f"{name}: is no folder here, and could not be downloaded from the hub ({error})"
+        ) from error

@@ -62,11 +62,15 @@ def check_kaggle_name(name: str) -> str:
     "Return an address such as ada/b2t-kit-wheel; `KitError` if Kaggle would not accept it."
     user, _, dataset = name.partition("/")
     if user != NOBODY and not re.fullmatch("[a-z0-9][a-z0-9_-]{1,49}", user):
-        raise KitError(f"user '{user}': is not a Kaggle account name; give the last part of your profile's address, "
-                       "in lower case, without @ or https")
+        raise KitError(
+            f"user '{user}': is not a Kaggle account name; give the last part of your profile's "
+            "address, in lower case, without @ or https"
+        )
     if slug(dataset) != dataset or not 6 <= len(dataset) <= 50:
-        raise KitError(f"dataset '{name}': should be user/name, where name has 6 to 50 lower-case letters, "
-                       "digits and single hyphens")
+        raise KitError(
+            f"dataset '{name}': should be user/name, where name has 6 to 50 lower-case letters, "
+            "digits and single hyphens"
+        )
     return name
 
 # %% ../../nbs/publish/kaggle.ipynb #bd1952e7
@@ -92,9 +96,14 @@ def installed_notes() -> dict[str, bytes]:
     try:
         package = distribution("b2t_kit")
     except PackageNotFoundError as error:
-        raise KitError("b2t_kit is not installed, so its requirements are unknown; install it with pip") from error
+        raise KitError(
+            "b2t_kit is not installed, so its requirements are unknown; install it with pip"
+        ) from error
     if package.version != b2t_kit.__version__:
-        raise KitError(f"b2t_kit {b2t_kit.__version__} is in use, but {package.version} is installed; install it again")
+        raise KitError(
+            f"b2t_kit {b2t_kit.__version__} is in use, but {package.version} is installed; "
+            "install it again"
+        )
     texts = {
         "METADATA": package.read_text("METADATA") or package.read_text("PKG-INFO"),
         "entry_points.txt": package.read_text("entry_points.txt"),
@@ -112,14 +121,18 @@ def write_wheel(
     tag: str = "py3-none-any",  # Python, ABI and platform
 ) -> Path:  # <name>-<version>-<tag>.whl
     "Pack files into a wheel, with the checksums that pip verifies."
-    inner, record = f"{name}-{version}.dist-info", ""
+    inner = f"{name}-{version}.dist-info"
+    record = ""
     path = Path(folder) / f"{name}-{version}-{tag}.whl"
     files = files | {f"{inner}/{part}": text for part, text in notes.items()}
     for entry, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{entry},sha256={digest},{len(content)}\n"
     with zipfile.ZipFile(path, "w") as archive:
-        for entry, content in {**files, f"{inner}/RECORD": f"{record}{inner}/RECORD,,\n".encode()}.items():
+        for entry, content in {
+            **files,
+            f"{inner}/RECORD": f"{record}{inner}/RECORD,,\n".encode(),
+        }.items():
             info = zipfile.ZipInfo(entry, (2020, 1, 1, 0, 0, 0))
             info.external_attr = 0o644 << 16
             archive.writestr(info, content, zipfile.ZIP_DEFLATED)
@@ -133,7 +146,9 @@ def build_wheel(folder: str | Path) -> Path:  # b2t_kit-<version>-py3-none-any.w
 # %% ../../nbs/publish/kaggle.ipynb #2d74dda4
 IMAGE_PYTHON = "3.12"  # of Kaggle's TPU and GPU images
 IMAGE_TORCH = "2.8.0"  # of the TPU image; the GPU image's is newer
-IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16, -1)) + ("manylinux2014_x86_64",)
+IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16, -1)) + (
+    "manylinux2014_x86_64",
+)
 
 # %% ../../nbs/publish/kaggle.ipynb #d21c36ad
 def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
@@ -143,15 +158,31 @@ def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
     # The caller's constraints belong to the caller's environment.
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
     with tempfile.TemporaryDirectory() as temporary:
-        about = {"METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {IMAGE_TORCH}\n".encode(), "WHEEL": WHEEL}
+        about = {
+            "METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {IMAGE_TORCH}\n".encode(),
+            "WHEEL": WHEEL,
+        }
         torch = write_wheel(temporary, "torch", IMAGE_TORCH, about, {})
         downloads = Path(temporary) / "found"
         wanted = f"{wheel}[english]", str(torch)
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={downloads}", *wanted]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            *options,
+            f"--dest={downloads}",
+            *wanted,
+        ]
         process = subprocess.run(command, env=environment, capture_output=True, text=True)
         if process.returncode:
-            log = [line for line in process.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
-            raise KitError(f"the wheels for Kaggle could not be downloaded ({log[-1].strip()}); build where pip works")
+            log = [line for line in process.stderr.splitlines() if "ERROR" in line] or [
+                "pip failed"
+            ]
+            raise KitError(
+                f"the wheels for Kaggle could not be downloaded ({log[-1].strip()}); build where "
+                "pip works"
+            )
         names = {path.name for path in downloads.iterdir()} - {torch.name, wheel.name}
         return [Path(shutil.move(downloads / name, Path(folder) / name)) for name in sorted(names)]
 
@@ -171,10 +202,16 @@ def kernel_settings(
     name = check_kaggle_name(f"{user}/{slug(settings['title'])}")
     notebook = f"{kernel}.ipynb" if language == "en" else f"{kernel}-{language}.ipynb"
     if not (kernels_folder() / kernel / notebook).is_file():
-        raise KitError(f"language '{language}': {kernel} has no {notebook}; omit the language for English")
-    return settings | {"id": name, "code_file": notebook, "enable_internet": internet,
-                       "dataset_sources": [*settings["dataset_sources"], *map(check_kaggle_name, datasets)],
-                       "kernel_sources": [*settings["kernel_sources"], *[name] * resume]}
+        raise KitError(
+            f"language '{language}': {kernel} has no {notebook}; omit the language for English"
+        )
+    return settings | {
+        "id": name,
+        "code_file": notebook,
+        "enable_internet": internet,
+        "dataset_sources": [*settings["dataset_sources"], *map(check_kaggle_name, datasets)],
+        "kernel_sources": [*settings["kernel_sources"], *[name] * resume],
+    }
 
 # %% ../../nbs/publish/kaggle.ipynb #df5ffa8f
 @dataclass(frozen=True)
@@ -185,11 +222,16 @@ class BuiltKernel:
     dataset: str  # user/dataset of the wheel
 
     def __repr__(self) -> str:
-        name = f"  replace {NOBODY} by your account name in both metadata files, or give --user\n" * (NOBODY in self.id)
-        return (f"{self.id} and {self.dataset} are ready; next:\n{name}"
-                f"  kaggle datasets create -p {self.folder / 'wheel'}\n"
-                f"  kaggle kernels push -p {self.folder / 'kernel'}\n"
-                f"if the dataset is there already, `version -m \"b2t_kit {b2t_kit.__version__}\"` in place of `create`")
+        name = (
+            f"  replace {NOBODY} by your account name in both metadata files, or give --user\n"
+            * (NOBODY in self.id)
+        )
+        return (
+            f"{self.id} and {self.dataset} are ready; next:\n{name}  kaggle datasets create -p "
+            f"{self.folder / 'wheel'}\n  kaggle kernels push -p {self.folder / 'kernel'}\nif the "
+            f"dataset is there already, `version -m \"b2t_kit {b2t_kit.__version__}\"` in place "
+            "of `create`"
+        )
 
 # %% ../../nbs/publish/kaggle.ipynb #5ea0d16f
 def build_kernel(
@@ -203,13 +245,17 @@ def build_kernel(
 ) -> BuiltKernel:
     "Write notebook, wheels and metadata into a new folder; `KitError` if `out` exists or a name is invalid."
     dataset = wheel_dataset or f"{user or NOBODY}/b2t-kit-wheel"
-    settings = kernel_settings(kernel, user or NOBODY, (dataset,), internet, resume, language=language)
+    settings = kernel_settings(
+        kernel, user or NOBODY, (dataset,), internet, resume, language=language
+    )
     about = {"title": dataset.partition("/")[2], "id": dataset, "licenses": [{"name": "other"}],
              "description": "b2t_kit, under the MIT licence, and what it requires, under the licences in each wheel."}
     notebook = load_json(kernels_folder() / kernel / settings["code_file"])
     for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":  # saved outputs would only enlarge the upload, and Kaggle replaces them
-            cell["outputs"], cell["execution_count"] = [], None
+        # saved outputs would only enlarge the upload, and Kaggle replaces them
+        if cell["cell_type"] == "code":
+            cell['outputs'] = []
+            cell['execution_count'] = None
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     with atomic_folder(out) as folder:
         save_json(folder / "kernel/kernel-metadata.json", settings)
@@ -229,7 +275,9 @@ def must_rehearse(
     pushed = os.environ.get("KAGGLE_KERNEL_RUN_TYPE") == "Batch"
     if missing and (rehearse is False or rehearse is None and pushed):
         names = " and no ".join(missing)
-        raise KitError(f"this session has no {names}; attach what is missing, or set rehearse = True")
+        raise KitError(
+            f"this session has no {names}; attach what is missing, or set rehearse = True"
+        )
     return bool(rehearse or missing)
 
 # %% ../../nbs/publish/kaggle.ipynb #f04aae1f
@@ -243,7 +291,17 @@ def stamp(
     "Return the figure, in a rehearsal with that word across it, so that nobody takes it for a result."
     if rehearsal:
         size = min(36, 20 * figure.get_figheight())  # points
-        figure.text(0.5, 0.5, REHEARSAL, fontsize=size, color="0.5", alpha=0.5, rotation=15, ha="center", va="center")
+        figure.text(
+            0.5,
+            0.5,
+            REHEARSAL,
+            fontsize=size,
+            color="0.5",
+            alpha=0.5,
+            rotation=15,
+            ha="center",
+            va="center",
+        )
     return figure
 
 # %% ../../nbs/publish/kaggle.ipynb #703be858
@@ -257,7 +315,10 @@ class Stages:
 
     def __post_init__(self) -> None:
         if sum(self.hours.values()) > self.session:
-            raise KitError(f"the stages take {sum(self.hours.values()):g} hours, and the session has {self.session:g}")
+            raise KitError(
+                f"the stages take {sum(self.hours.values()):g} hours, and the session has "
+                f"{self.session:g}"
+            )
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -270,14 +331,21 @@ class Stages:
     def left_for(self, name: str) -> float:  # hours, above 0
         "Return the hours that a stage may take now: its share, less the overrun of earlier stages."
         names = list(self.hours)
-        overrun = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
+        overrun = sum(
+            max(0.0, self.spent.get(stage, 0.0) - self.hours[stage])
+            for stage in names[: names.index(name)]
+        )
         return max(self.hours[name] - overrun, 0.01)
 
     def __repr__(self) -> str:
         rows = {name: (hours, self.disk.get(name, 0.0)) for name, hours in self.hours.items()}
         rows["all"] = (sum(self.hours.values()), sum(self.disk.values()))
-        return "\n".join([f"{'stage':<24}{'hours':>8}{'GB':>8}",
-                          *(f"{name:<24}{hours:>8.2f}{size:>8.1f}" for name, (hours, size) in rows.items())])
+        return "\n".join(
+            [
+                f"{'stage':<24}{'hours':>8}{'GB':>8}",
+                *(f"{name:<24}{hours:>8.2f}{size:>8.1f}" for name, (hours, size) in rows.items()),
+            ]
+        )
 
 # %% ../../nbs/publish/kaggle.ipynb #19929ce6
 def find_run(
@@ -292,7 +360,10 @@ def find_run(
     progress = {run: steps[-1] for run in sorted(runs) if (steps := checkpoint_steps(run))}
     best = max(progress, key=progress.__getitem__, default=None)
     if best and not (best / "config.json").is_file():
-        raise KitError(f"{best}: has checkpoints, but its config.json is missing or no file; attach the output again")
+        raise KitError(
+            f"{best}: has checkpoints, but its config.json is missing or no file; attach the "
+            "output again"
+        )
     return best
 
 # %% ../../nbs/publish/kaggle.ipynb #51a25b96
@@ -309,13 +380,19 @@ def bring_run(
         return None
     def copied(source: Path, target: Path, without: tuple[str, ...] = ()) -> None:
         def left_out(_: str, names: list[str]) -> set[str]:
-            return {name for name in names if name in without or name.startswith(".") and name != COMPLETE}
+            return {
+                name
+                for name in names
+                if name in without or name.startswith(".") and name != COMPLETE
+            }
 
         try:
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=left_out,
                             copy_function=lambda file, to: shutil.copyfile(regular_file(file), to))
         except OSError as error:
-            raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error
+            raise KitError(
+                f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})"
+            ) from error
 
     with atomic_folder(run) as folder:
         copied(earlier, folder, () if scratch is None else ("checkpoints", ROLLING))

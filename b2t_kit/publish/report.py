@@ -42,9 +42,12 @@ from ..decode.files import DecodedTrial, posteriors, read_trials
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.decoder import load_decoder
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
-from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Edits, Rate, RateTable
-from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked, plain_marks
-from ..text.metrics import plot_rates, plot_reliability, rate_of, by_groups, reliability, reliability_line
+from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Edits
+from ..text.metrics import Rate, RateTable
+from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked
+from ..text.metrics import plain_marks
+from ..text.metrics import plot_rates, plot_reliability, rate_of, by_groups, reliability
+from ..text.metrics import reliability_line
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
@@ -77,8 +80,13 @@ class Sentence:
     def aligned(self) -> list[tuple[str | None, str | None, float | None]]:
         "Pairs of a true and a decoded word with its confidence; None for a missing side, or if there is none."
         numbers = self.trial.hypotheses[0].confidences if self.trial.hypotheses else ()
-        confidences = iter(numbers if len(numbers) == len(self.words[1]) else [None] * len(self.words[1]))
-        return [(true, word, None if word is None else next(confidences)) for true, word in align_edits(*self.words)]
+        confidences = iter(
+            numbers if len(numbers) == len(self.words[1]) else [None] * len(self.words[1])
+        )
+        return [
+            (true, word, None if word is None else next(confidences))
+            for true, word in align_edits(*self.words)
+        ]
 
 # %% ../../nbs/publish/report.ipynb #5fc7965c
 def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
@@ -88,24 +96,32 @@ def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (sessio
     try:
         for name in ("Date", "Block number", "Corpus"):
             if name not in (table.fieldnames or ()):
-                raise KitError(f"{path}: has no column '{name}'; pass t15_copyTaskData_description.csv")
+                raise KitError(
+                    f"{path}: has no column '{name}'; pass t15_copyTaskData_description.csv"
+                )
         for row in table:
-            date, block, corpus = ((row[name] or "").strip() for name in ("Date", "Block number", "Corpus"))
+            date, block, corpus = (
+                (row[name] or "").strip() for name in ("Date", "Block number", "Corpus")
+            )
             year, month, day = date.split("-")
             if not corpus:
                 raise ValueError("there is no corpus")
             if corpora.setdefault((f"t15.{year}.{month}.{day}", int(block)), corpus) != corpus:
                 raise ValueError(f"block {block} of {date} has two corpora")
     except (csv.Error, ValueError) as error:
-        raise KitError(f"{path}: line {table.line_num}: expected a date, a block number and a corpus "
-                       f"({error})") from error
+        raise KitError(
+            f"{path}: line {table.line_num}: expected a date, a block number and a corpus ({error})"
+        ) from error
     return corpora
 
 # %% ../../nbs/publish/report.ipynb #9a431a6e
 def groups_of(sentences: Sequence[Sentence]) -> dict[str, list[Sentence]]:  # name -> its trials
     "Return the groups of trials in a report."
     groups = {"all trials": list(sentences)}
-    for name, seen in (("sentence not seen in training", False), ("sentence seen in training", True)):
+    for name, seen in (
+        ("sentence not seen in training", False),
+        ("sentence seen in training", True),
+    ):
         groups[name] = [one for one in sentences if one.seen is seen]
     corpora = Counter(one.corpus for one in sentences if one.corpus is not None)
     for corpus in [*(name for name, _ in corpora.most_common()), *[None] * bool(corpora)]:
@@ -121,12 +137,17 @@ def rates_of(groups: dict[str, list[Sentence]]) -> dict[str, dict[str, Any]]:  #
     "Word and phoneme error rates of each group that has words, resampled by session if there are enough."
     rates = {}
     for name, members in groups.items():
-        days, sounds = [one.trial.session for one in members], [one.phonemes for one in members]
+        days = [one.trial.session for one in members]
+        sounds = [one.phonemes for one in members]
         words = count_edits(*zip(*(one.words for one in members)))
         if words.lengths.sum():
             per = None if None in sounds else rate_of(count_edits(*zip(*sounds)), days).to_dict()
-            rates[name] = {"trials": len(members), "sessions": len(set(days)), "wer": rate_of(words, days).to_dict(),
-                           "per": per}
+            rates[name] = {
+                "trials": len(members),
+                "sessions": len(set(days)),
+                "wer": rate_of(words, days).to_dict(),
+                "per": per,
+            }
     return rates
 
 # %% ../../nbs/publish/report.ipynb #ffe96a0d
@@ -134,10 +155,14 @@ def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
 ) -> list[dict[str, Any]]:  # "true", "decoded", "times", and "said", the count of the true item in all sentences
     "Return the twenty most frequent confusions of words or of phoneme names; ties in alphabetical order."
-    wrong, totals = Counter[tuple[str, str]](), Counter[str]()
+    wrong = Counter[tuple[str, str]]()
+    totals = Counter[str]()
     for true, decoded in pairs:
         totals.update(true)
-        aligned = [(reference or NOTHING, output or NOTHING) for reference, output in align_edits(true, decoded)]
+        aligned = [
+            (reference or NOTHING, output or NOTHING)
+            for reference, output in align_edits(true, decoded)
+        ]
         wrong.update(pair for pair in aligned if pair[0] != pair[1])
     order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:20]
     return [{"true": true, "decoded": decoded, "times": times, "said": totals[true]}
@@ -149,9 +174,14 @@ def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  #
     rows: dict[str, list[tuple[int, float, bool]]] = {"sentences": [], "words": []}
     for number, sentence in enumerate(sentences):
         if sentence.trial.hypotheses:
-            rows["sentences"].append((number, float(posteriors(sentence.trial.hypotheses)[0]), not sentence.errors))
-        rows["words"] += [(number, confidence, true == word) for true, word, confidence in sentence.aligned
-                          if confidence is not None]
+            rows["sentences"].append(
+                (number, float(posteriors(sentence.trial.hypotheses)[0]), not sentence.errors)
+            )
+        rows["words"] += [
+            (number, confidence, true == word)
+            for true, word, confidence in sentence.aligned
+            if confidence is not None
+        ]
     return {kind: reliability(*map(np.array, zip(*items))) for kind, items in rows.items() if items}
 
 # %% ../../nbs/publish/report.ipynb #8bc9e829
@@ -174,28 +204,55 @@ class Report:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         "All numbers as plain values; a missing interval is None."
-        sentences, days = self.sentences, [one.trial.session for one in self.sentences]
+        sentences = self.sentences
+        days = [one.trial.session for one in self.sentences]
         true, decoded = map(list, zip(*(one.words for one in sentences)))
-        lists = [[normalise(each.sentence).split() for each in one.trial.hypotheses] or [[]] for one in sentences]
-        best = [min(found, key=partial(edit_distance, reference)) for reference, found in zip(true, lists)]
-        by_day = {day: [one for one in sentences if one.trial.session == day] for day in sorted(set(days))}
+        lists = [
+            [normalise(each.sentence).split() for each in one.trial.hypotheses] or [[]]
+            for one in sentences
+        ]
+        best = [
+            min(found, key=partial(edit_distance, reference))
+            for reference, found in zip(true, lists)
+        ]
+        by_day = {
+            day: [one for one in sentences if one.trial.session == day] for day in sorted(set(days))
+        }
         found: dict[str, Any] = {
-            "decoder": self.origin, "split": self.split, "marks": plain_marks(self.marks),
+            "decoder": self.origin,
+            "split": self.split,
+            "marks": plain_marks(self.marks),
             "kinds": Edits(*map(sum, zip(*map(edits, true, decoded))))._asdict(),
             "best_of_list": rate_of(count_edits(true, best), days).to_dict(),
-            "groups": rates_of(groups_of(sentences)), "days": rates_of(by_day),
+            "groups": rates_of(groups_of(sentences)),
+            "days": rates_of(by_day),
             "word_errors": mistakes(zip(true, decoded)),
-            "phoneme_errors": mistakes((one.order.symbols(one.phonemes[0]), one.order.symbols(one.phonemes[1]))
-                                       for one in sentences if one.phonemes)}
-        own, raw = certainty_in(sentences), certainty_in(self.raw)
-        found["certainty"] = {kind: {"raw": raw[kind], "calibrated": table} if kind in raw else {"as decoded": table}
-                              for kind, table in own.items()}
+            "phoneme_errors": mistakes(
+                (one.order.symbols(one.phonemes[0]), one.order.symbols(one.phonemes[1]))
+                for one in sentences
+                if one.phonemes
+            ),
+        }
+        own = certainty_in(sentences)
+        raw = certainty_in(self.raw)
+        found["certainty"] = {
+            kind: {"raw": raw[kind], "calibrated": table} if kind in raw else {"as decoded": table}
+            for kind, table in own.items()
+        }
         if len(sentences) > 1 and all(one.other is not None for one in sentences):
             mine = count_edits(true, decoded)
             theirs = count_edits(true, [normalise(one.other or "").split() for one in sentences])
-            gap, signs = compare(theirs, mine, days), np.sign(mine.edits - theirs.edits)
-            found["against"] = {"run": self.other, **vars(gap), "text": repr(gap), **{
-                name: int((signs == sign).sum()) for name, sign in (("fewer", -1), ("equal", 0), ("more", 1))}}
+            gap = compare(theirs, mine, days)
+            signs = np.sign(mine.edits - theirs.edits)
+            found["against"] = {
+                "run": self.other,
+                **vars(gap),
+                "text": repr(gap),
+                **{
+                    name: int((signs == sign).sum())
+                    for name, sign in (("fewer", -1), ("equal", 0), ("more", 1))
+                },
+            }
         return found
 
     @property
@@ -210,28 +267,38 @@ class Report:
             rows.append([name, str(group["trials"]), str(group["sessions"])])
             for rate in (group["wer"], group["per"]):
                 interval = rate and rate["low"] is not None
-                rows[-1] += [f"{100 * rate['rate']:.1f}" if rate else "",
-                             f"{100 * rate['low']:.1f}-{100 * rate['high']:.1f}" if interval else ""]
+                rows[-1] += [
+                    f"{100 * rate['rate']:.1f}" if rate else "",
+                    f"{100 * rate['low']:.1f}-{100 * rate['high']:.1f}" if interval else "",
+                ]
         return rows
 
     @property
     def redrawn(self) -> str:
         "The units that the intervals resample."
         days = [one.trial.session for one in self.sentences]
-        return (f"95 % intervals resample {'sessions' if by_groups(days) else 'trials'} ({len(set(days))} sessions; a "
-                f"group of fewer than {FEWEST_GROUPS} resamples trials)")
+        return (
+            f"95 % intervals resample {'sessions' if by_groups(days) else 'trials'} "
+            f"({len(set(days))} sessions; a group of fewer than {FEWEST_GROUPS} resamples trials)"
+        )
 
     def __repr__(self) -> str:
         title = marked(f"{self.origin}, {self.split}: {len(self.sentences)} trials", self.marks)
         lines = [title, aligned(self.table("groups"), numbers=6), self.redrawn]
-        return "\n".join(lines + [reliability_line(*table) for table in self.numbers["certainty"].items()])
+        return "\n".join(
+            lines + [reliability_line(*table) for table in self.numbers["certainty"].items()]
+        )
 
 # %% ../../nbs/publish/report.ipynb #2a015e99
 def plot_days(days: dict[str, dict[str, Any]], label: str = "phoneme") -> "Figure":
     "Draw word and phoneme (or character) error rate of each day with intervals, side by side."
     from matplotlib.figure import Figure  # imported here: the numbers need no plotting library
 
-    kinds = {"word": "wer", label: "per"} if all(day["per"] for day in days.values()) else {"word": "wer"}
+    kinds = (
+        {"word": "wer", label: "per"}
+        if all(day["per"] for day in days.values())
+        else {"word": "wer"}
+    )
     figure = Figure(figsize=(4.6 * len(kinds), 1.0 + 0.2 * len(days)), dpi=72, layout="constrained")
     axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axis, (name, kind) in zip(axes, kinds.items()):
@@ -240,8 +307,14 @@ def plot_days(days: dict[str, dict[str, Any]], label: str = "phoneme") -> "Figur
     return figure
 
 # %% ../../nbs/publish/report.ipynb #9fe85d5c
-_TEMPLATES = Environment(loader=PackageLoader("b2t_kit.publish"), autoescape=True, undefined=StrictUndefined,
-                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+_TEMPLATES = Environment(
+    loader=PackageLoader("b2t_kit.publish"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 def html_part(name: str, *values: Any) -> str:  # HTML, marked as safe for other macros
@@ -260,7 +333,9 @@ def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
 
     levels = np.clip(values * 16, 0, 15).astype(np.uint8)
     image = Image.frombytes("P", levels.shape[::-1], levels.tobytes())
-    image.putpalette((255 * colormaps[colours](np.linspace(0, 1, 16))[:, :3]).astype(np.uint8).tobytes())
+    image.putpalette(
+        (255 * colormaps[colours](np.linspace(0, 1, 16))[:, :3]).astype(np.uint8).tobytes()
+    )
     content = io.BytesIO()
     image.save(content, format="png", optimize=True, bits=4)
     return png_address(content.getvalue())
@@ -268,20 +343,23 @@ def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
 # %% ../../nbs/publish/report.ipynb #f2792d65
 def features_picture(features: np.ndarray) -> str:  # (T, C) -> data address of a PNG
     "Return a recording: rows are electrodes, threshold crossings above spike-band power."
-    rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)  # (T, C / 8)
+    # (T, C / 8)
+    rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)
     length = len(rows) // 3 * 3
     cells = rows[:length].reshape(-1, 3, rows.shape[1]).mean(1) if length else rows
     return picture((cells.T + 1) / 2, "RdBu_r")
 
 
-CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLANK)  # of posteriors, by articulation
+# of posteriors, by articulation
+CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLANK)
 
 
 def posteriors_picture(logits: np.ndarray, rows: Sequence[int] = CLASS_ROWS) -> str:  # (P, 41) -> address of a PNG
     "Posteriors over time, phonemes ordered by articulation, the blank at the bottom."
     probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities /= probabilities.sum(axis=1, keepdims=True)
-    return picture(np.sqrt(probabilities[:, rows].T), "Blues")  # the root makes small shares visible
+    # the root makes small shares visible
+    return picture(np.sqrt(probabilities[:, rows].T), "Blues")
 
 # %% ../../nbs/publish/report.ipynb #55ec6ea0
 @dataclass(frozen=True)
@@ -300,16 +378,23 @@ class Look:
     ) -> tuple[float, float]:  # start and length, in percent of the recording
         "Return the position of some frames on the time axis."
         first = (self.patch - self.stride) / 2 + start * self.stride
-        return 100 * first / len(self.features), 100 * (end - start) * self.stride / len(self.features)
+        return 100 * first / len(self.features), 100 * (end - start) * self.stride / len(
+            self.features
+        )
 
     def html(self, sentence: Sentence) -> str:
         "Words, posteriors and features over time."
-        best, names = next(iter(sentence.trial.hypotheses), None), sentence.order.names
+        best = next(iter(sentence.trial.hypotheses), None)
+        names = sentence.order.names
         words = None
         if best is not None and len(best.times) == len(best.words):
             words = [(word, *self.span(*times)) for word, times in zip(best.words, best.times)]
         left, width = self.span(0, len(self.logits))
-        rows = CLASS_ROWS if names == PHONEMES else [label for label, name in enumerate(names) if name][1:] + [BLANK]
+        rows = (
+            CLASS_ROWS
+            if names == PHONEMES
+            else [label for label, name in enumerate(names) if name][1:] + [BLANK]
+        )
         sounds = {"picture": posteriors_picture(self.logits, rows), "left": left, "width": width,
                   "names": [names[index] for index in rows]}
         kinds = ["TX" if kind == FEATURE_KINDS[0] else "SBP" for kind in self.signal.kinds]
@@ -320,12 +405,23 @@ class Look:
 
 def sentence_html(sentence: Sentence, look: Look | None = None) -> str:
     "Everything about one sentence, with its recording if that is given."
-    true, limit = " ".join(sentence.words[0]), 10
-    rows = [(one.sentence, (one.acoustic, one.language, one.total, 100 * posterior), normalise(one.sentence) == true)
-            for one, posterior in zip(sentence.trial.hypotheses, posteriors(sentence.trial.hypotheses))]
-    return html_part("sentence", html_part("words", sentence.aligned), look.html(sentence) if look else "",
-                     html_part("alternatives", rows[:limit], len(rows) - limit),
-                     [sentence.order.text(side) for side in sentence.phonemes or ()])
+    true = " ".join(sentence.words[0])
+    limit = 10
+    rows = [
+        (
+            one.sentence,
+            (one.acoustic, one.language, one.total, 100 * posterior),
+            normalise(one.sentence) == true,
+        )
+        for one, posterior in zip(sentence.trial.hypotheses, posteriors(sentence.trial.hypotheses))
+    ]
+    return html_part(
+        "sentence",
+        html_part("words", sentence.aligned),
+        look.html(sentence) if look else "",
+        html_part("alternatives", rows[:limit], len(rows) - limit),
+        [sentence.order.text(side) for side in sentence.phonemes or ()],
+    )
 
 # %% ../../nbs/publish/report.ipynb #4d1fe9b6
 def report_html(
@@ -336,38 +432,75 @@ def report_html(
     pictures: int = 300,  # how many sentences have pictures
 ) -> str:
     "Return the whole page."
-    numbers, total = report.numbers, report.numbers["groups"]["all trials"]
+    numbers = report.numbers
+    total = report.numbers["groups"]["all trials"]
     # phonemes are read before the search
     phoneme_marks = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
-    rates = [(name, f"{100 * rate['rate']:.1f}", marked(repr(as_rate(rate)).partition(" % ")[2], marks))
-             for name, rate, marks in (("word error rate", total["wer"], report.marks),
-                                       (f"{report.label} error rate", total["per"], phoneme_marks),
-                                       ("best of each list", numbers["best_of_list"], report.marks)) if rate]
-    errors = [(title, [[value or "" for value in error.values()] for error in numbers[key]])
-              for title, key in (("Words", "word_errors"),
-                                 (f"{report.label.title()}s, before any lexicon", "phoneme_errors")) if numbers[key]]
-    worst = sorted(report.sentences, key=lambda sentence: -sentence.errors)[:pictures] if looking else []
+    rates = [
+        (name, f"{100 * rate['rate']:.1f}", marked(repr(as_rate(rate)).partition(" % ")[2], marks))
+        for name, rate, marks in (
+            ("word error rate", total["wer"], report.marks),
+            (f"{report.label} error rate", total["per"], phoneme_marks),
+            ("best of each list", numbers["best_of_list"], report.marks),
+        )
+        if rate
+    ]
+    errors = [
+        (title, [[value or "" for value in error.values()] for error in numbers[key]])
+        for title, key in (
+            ("Words", "word_errors"),
+            (f"{report.label.title()}s, before any lexicon", "phoneme_errors"),
+        )
+        if numbers[key]
+    ]
+    worst = (
+        sorted(report.sentences, key=lambda sentence: -sentence.errors)[:pictures]
+        if looking
+        else []
+    )
     places = {one.trial.place for one in worst}
     bodies = (sentence_html(one, looking(one) if looking and one.trial.place in places else None)
               for one in report.sentences)
     return _TEMPLATES.get_template("report.html").render(
-        title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences", facts=(facts or {}).items(),
-        rates=rates, kinds=numbers["kinds"], redrawn=report.redrawn, against=numbers.get("against"), errors=errors,
-        groups=report.table("groups"), days=report.table("days"),
+        title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
+        facts=(facts or {}).items(),
+        rates=rates,
+        kinds=numbers["kinds"],
+        redrawn=report.redrawn,
+        against=numbers.get("against"),
+        errors=errors,
+        groups=report.table("groups"),
+        days=report.table("days"),
         figure=png_address(as_png(plot_days(numbers["days"], report.label))),
-        certainty=png_address(as_png(plot_reliability(numbers["certainty"]))) if numbers["certainty"] else "",
-        sentences=zip(report.sentences, bodies), notes=(notes or {}).items())
+        certainty=png_address(as_png(plot_reliability(numbers["certainty"])))
+        if numbers["certainty"]
+        else "",
+        sentences=zip(report.sentences, bodies),
+        notes=(notes or {}).items(),
+    )
 
 # %% ../../nbs/publish/report.ipynb #b80e80fb
 def decoded_as_before(source: RunLogits) -> tuple[Sentences, dict[str, Any]]:  # and options of `decode_sentences`
     "Return the result of `b2t decode` with its last options; decode again if anything changed since."
     lists = source.folder / "nbest.jsonl"
     options = note_of(lists).get("key", {}).get("asked", {})  # also if the lists are damaged
-    if not isinstance(options, dict) or not set(options) <= {"lm", "lexicon", "hotwords", "settings", "temperature"}:
-        raise KitError(f"{lists}.key: does not say what was asked; remove it, and run b2t decode again")
+    if not isinstance(options, dict) or not set(options) <= {
+        "lm",
+        "lexicon",
+        "hotwords",
+        "settings",
+        "temperature",
+    }:
+        raise KitError(
+            f"{lists}.key: does not say what was asked; remove it, and run b2t decode again"
+        )
     sentences = decode_sentences(source, **options)
     model = options.get("lm") or source.record()[0].model
-    return sentences, {**options, "lm": model, "settings": load_json(source.folder / "result.json").get("search", {})}
+    return sentences, {
+        **options,
+        "lm": model,
+        "settings": load_json(source.folder / "result.json").get("search", {}),
+    }
 
 
 DESCRIPTION_FILE = "t15_copyTaskData_description.csv"
@@ -378,7 +511,8 @@ def report_run(
     data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     split: str = "val",  # "val", or "train" to see what was memorised
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
-    # the page; None: report/<split>.html in the run folder, report/<split>_<name>.html for other recordings
+    # the page; None: report/<split>.html in the run folder, report/<split>_<name>.html for other
+    # recordings
     out: str | Path | None = None,
     *,
     against: str | Path | None = None,  # another run folder, with which it is compared trial by trial
@@ -391,52 +525,91 @@ def report_run(
     if out is not None:
         check_target(out)  # before the network is loaded
     source = RunLogits(run, data, split, device)
-    decoder, data = source.decoder, source.data
+    decoder = source.decoder
+    data = source.data
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
     check_target(page)
 
     with Recordings(data, split) as recordings, Recordings(data, "train") as training:
-        paths = [folder / DESCRIPTION_FILE for folder in (recordings.folder, *recordings.folder.absolute().parents[:2])]
+        paths = [
+            folder / DESCRIPTION_FILE
+            for folder in (recordings.folder, *recordings.folder.absolute().parents[:2])
+        ]
         table = description or next(filter(Path.is_file, paths), None)
         corpora = read_description(table) if table else {}
-        train_sentences = {normalise(info.sentence) for info in training.infos if info.sentence is not None}
+        train_sentences = {
+            normalise(info.sentence) for info in training.infos if info.sentence is not None
+        }
 
         decoded, options = decoded_as_before(source)
-        file, raw, others = source.folder / "logits.hdf5", list[DecodedTrial](), dict[tuple[str, int, int], str]()
+        file = source.folder / "logits.hdf5"
+        raw = list[DecodedTrial]()
+        others = dict[tuple[str, int, int], str]()
         logits = {trial.place: trial.logits for trial in read_trials(file)}
         if decoded.calibration and decoded.calibration.temperature != 1:
             undivided = {**options, "temperature": 1.0}
-            raw = decode_sentences(LogitsFile(file, origin=source), out=source.folder / "raw", **undivided).trials
+            raw = decode_sentences(
+                LogitsFile(file, origin=source), out=source.folder / "raw", **undivided
+            ).trials
         if against is not None:
             rival, _ = decoded_as_before(RunLogits(against, data, split, device))
             others = {trial.place: trial.sentence for trial in rival.trials}
 
         rows = {info.place: row for row, info in enumerate(recordings.infos)}
-        for places in ({trial.place for trial in decoded.trials}, logits.keys(), others.keys() or rows.keys()):
+        for places in (
+            {trial.place for trial in decoded.trials},
+            logits.keys(),
+            others.keys() or rows.keys(),
+        ):
             if differing := places ^ rows.keys():
-                raise KitError(f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits and decoded "
-                               "lists; run b2t decode again")
+                raise KitError(
+                    f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits "
+                    "and decoded lists; run b2t decode again"
+                )
         sentences = []
         for trial in decoded.trials:
             if trial.truth is None:
-                raise KitError(f"{' '.join(map(str, trial.place))}: has no sentence to compare with; report on train "
-                               "or val")
-            row, sounds = rows[trial.place], None
+                raise KitError(
+                    f"{' '.join(map(str, trial.place))}: has no sentence to compare with; report "
+                    "on train or val"
+                )
+            row = rows[trial.place]
+            sounds = None
             if (true := recordings.labels(row)) is not None:
                 sounds = decoder.order.labels(true), collapse(logits[trial.place].argmax(1))
-            sentences.append(Sentence(
-                trial, sounds, corpora.get(trial.place[:2]),
-                seen=None if split == "train" else normalise(trial.truth) in train_sentences, order=decoder.order,
-                other=others.get(trial.place)))
+            sentences.append(
+                Sentence(
+                    trial,
+                    sounds,
+                    corpora.get(trial.place[:2]),
+                    seen=None if split == "train" else normalise(trial.truth) in train_sentences,
+                    order=decoder.order,
+                    other=others.get(trial.place),
+                )
+            )
 
         settings = Path(run) / "config.json"  # the published baseline has none
         record = load_json(settings) if settings.exists() else {}
-        simulated = (recordings.folder.parent / "simulation.json").exists()  # files of T15's layout do not say it
-        facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
-                 "decoder": decoder.origin, **recipe_of(record, settings), "language model": decoded.words,
-                 "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
-        report = Report(decoder.origin, split, sentences, decoded.marks,
-                        "" if against is None else load_decoder(against).origin, facts, [*map(Sentence, raw)])
+        # files of T15's layout do not say it
+        simulated = (recordings.folder.parent / "simulation.json").exists()
+        facts = {
+            "recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in "
+            f"{recordings.folder}",
+            "decoder": decoder.origin,
+            **recipe_of(record, settings),
+            "language model": decoded.words,
+            "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python "
+            f"{platform.python_version()}",
+        }
+        report = Report(
+            decoder.origin,
+            split,
+            sentences,
+            decoded.marks,
+            "" if against is None else load_decoder(against).origin,
+            facts,
+            [*map(Sentence, raw)],
+        )
         if decoded.missing:
             facts["words"] = decoded.missing
         notes = {name: str(value) for name, value in options["settings"].items()}
@@ -445,8 +618,15 @@ def report_run(
             notes["quarantine"] = left_out
 
         def look(sentence: Sentence) -> Look:
-            place, model = sentence.trial.place, decoder.config.model
-            return Look(recordings.features(rows[place]), logits[place], model.patch, model.stride, recordings.signal)
+            place = sentence.trial.place
+            model = decoder.config.model
+            return Look(
+                recordings.features(rows[place]),
+                logits[place],
+                model.patch,
+                model.stride,
+                recordings.signal,
+            )
 
         facts_now = {**facts, "written": time.strftime("%Y-%m-%d %H:%M")}
         write_atomically(page, report_html(report, look, notes, facts_now, pictures))
@@ -471,24 +651,57 @@ ROW_TITLES = ("recipe", "recordings", "phoneme, word errors", "hours", "seed", "
 
 def front_row(run: str | Path, report: Report) -> str:
     "Return a run as a row of the front page's table, in Markdown, under `ROW_TITLES`."
-    record, checkpoint = load_json(Path(run) / "config.json"), best_checkpoint(run)
+    record = load_json(Path(run) / "config.json")
+    checkpoint = best_checkpoint(run)
     with damaged(Path(run) / "config.json"):
         recipe, changes = nearest_recipe(record)
         train = record["train"]
-        flags = [f"--{line.split()[0].rpartition('.')[2].replace('_', '-')} {line.rpartition(' and is ')[2]}"
-                 for line in changes if line.split()[0] != "train.seed"]
-        command = " ".join(["b2t train --config", recipe, *flags, "--seed", str(train["seed"]), "--data DIR --out RUN"])
+        flags = [
+            f"--{line.split()[0].rpartition('.')[2].replace('_', '-')} "
+            f"{line.rpartition(' and is ')[2]}"
+            for line in changes
+            if line.split()[0] != "train.seed"
+        ]
+        command = " ".join(
+            [
+                "b2t train --config",
+                recipe,
+                *flags,
+                "--seed",
+                str(train["seed"]),
+                "--data DIR --out RUN",
+            ]
+        )
         seed = str(train["seed"])
     seconds = [row["seconds"] for row in read_metrics(run) if row.get("seconds")]
     total = report.numbers["groups"]["all trials"]
-    errors = ", ".join(f"{100 * rate['rate']:.1f} %" for rate in (total["per"], total["wer"]) if rate)
+    errors = ", ".join(
+        f"{100 * rate['rate']:.1f} %" for rate in (total["per"], total["wer"]) if rate
+    )
     choices = ", ".join(mark.what for mark in report.marks)
-    recordings = (f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} {report.split} "
-                  f"trials of {total['sessions']} days{f'; {choices} on them' if choices else ''}")
-    home, commit = Path(str(b2t_kit.__file__)).resolve().parents[1], f"b2t_kit {__version__}"
+    recordings = (
+        f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} "
+        f"{report.split} trials of {total['sessions']} "
+        f"days{f'; {choices} on them' if choices else ''}"
+    )
+    home = Path(str(b2t_kit.__file__)).resolve().parents[1]
+    commit = f"b2t_kit {__version__}"
     if (home / ".git").exists():  # a clone, not an installed package
-        git = subprocess.run(["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        git = subprocess.run(
+            ["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        )
         commit = git.stdout.strip() or commit
-    hours = f"{max(seconds, default=0) / 3600:.2g} on {read_state(checkpoint).get('on', 'an unknown device')}"
-    cells = [recipe + " with changes" * bool(flags), recordings, errors, hours, seed, commit, f"`{command}`"]
+    hours = (
+        f"{max(seconds, default=0) / 3600:.2g} on "
+        f"{read_state(checkpoint).get('on', 'an unknown device')}"
+    )
+    cells = [
+        recipe + " with changes" * bool(flags),
+        recordings,
+        errors,
+        hours,
+        seed,
+        commit,
+        f"`{command}`",
+    ]
     return f"| {' | '.join(cells)} |"

@@ -34,8 +34,10 @@ def damaged(path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: lacks a part, or one is not as a run writes it ({error!r}); put back the file of the "
-                       "run") from error
+        raise KitError(
+            f"{path}: lacks a part, or one is not as a run writes it ({error!r}); put back the "
+            "file of the run"
+        ) from error
 
 # %% ../../nbs/publish/runs.ipynb #81be0ee0
 @dataclass(frozen=True)
@@ -56,23 +58,40 @@ class RunState:
 
     def line(self, name: str) -> dict[str, Any]:
         "Return the run as plain values, under the name that a list shows."
-        best = {"metric": self.best.metric, "value": self.best.value, "step": self.best.step} if self.best else None
-        return {"run": name, "model": self.model, "data": self.amount, "step": self.step, "steps": self.steps,
-                "best": best, "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(self.changed))}
+        best = (
+            {"metric": self.best.metric, "value": self.best.value, "step": self.best.step}
+            if self.best
+            else None
+        )
+        return {
+            "run": name,
+            "model": self.model,
+            "data": self.amount,
+            "step": self.step,
+            "steps": self.steps,
+            "best": best,
+            "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(self.changed)),
+        }
 
 # %% ../../nbs/publish/runs.ipynb #90da8225
 def run_state(folder: str | Path) -> RunState:
     "Read a run folder; raise `KitError` if it is none, or if one of its records is damaged."
     folder = Path(folder)
-    path, metrics, note = folder / "config.json", folder / METRICS, folder / RESUME
+    path = folder / "config.json"
+    metrics = folder / METRICS
+    note = folder / RESUME
     if not path.is_file():
         raise KitError(f"{folder}: is not a run folder; it has no config.json")
-    record, amount = load_json(path), ""
+    record = load_json(path)
+    amount = ""
     if isinstance(record, dict) and "weights" in record:
         raise KitError(f"{folder}: is an exported decoder, not a run; its README.md describes it")
     with damaged(path):
-        steps, task, data = record["train"]["steps"], record["task"]["name"], record["data"].get("train")
-        config, numbers = record["task"].get("config"), [steps]
+        steps = record["train"]["steps"]
+        task = record["task"]["name"]
+        data = record["data"].get("train")
+        config = record["task"].get("config")
+        numbers = [steps]
         model = config.get("model") if isinstance(config, dict) else None
         model = task if model is None else dict(model).get("name", task)
         if isinstance(data, dict) and {"trials", "sessions"} <= set(data):
@@ -96,7 +115,8 @@ def run_state(folder: str | Path) -> RunState:
                     recordings, (metrics if metrics.is_file() else path).stat().st_mtime)
 
 # %% ../../nbs/publish/runs.ipynb #237b2b9f
-FROM_RECORDINGS = ("num_days", "num_features", "num_classes")  # settings of a model that nobody chooses
+# settings of a model that nobody chooses
+FROM_RECORDINGS = ("num_days", "num_features", "num_classes")
 
 
 def flat(values: Any, name: str = "") -> dict[str, Any]:
@@ -113,18 +133,24 @@ def list_runs(
     "Return the runs in a folder as plain values; raise `KitError` if there is no such folder."
     if not Path(folder).is_dir():
         raise KitError(f"{folder}: no such folder")
-    lines, settings = [], {}
+    lines = []
+    settings = {}
     for name, path in find_runs(folder).items():
         try:
             state = run_state(path)
             lines.append(state.line(name))
-            settings[name] = flat({"train": state.record["train"], "task": state.record["task"].get("config")})
+            settings[name] = flat(
+                {"train": state.record["train"], "task": state.record["task"].get("config")}
+            )
         except KitError as error:
             lines.append({"run": name, "error": str(error)})
     common = set.intersection(*map(set, settings.values())) if settings else set()
-    differ = [name for name in sorted(common - {"train.steps", "task.model.name"})
-              if name.rpartition(".")[2] not in FROM_RECORDINGS
-              and any(own[name] != next(iter(settings.values()))[name] for own in settings.values())]
+    differ = [
+        name
+        for name in sorted(common - {"train.steps", "task.model.name"})
+        if name.rpartition(".")[2] not in FROM_RECORDINGS
+        and any(own[name] != next(iter(settings.values()))[name] for own in settings.values())
+    ]
     for line in lines:
         if "error" not in line:
             line["differs"] = {name: settings[line["run"]][name] for name in differ}
@@ -135,8 +161,13 @@ def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
     "Return rows as columns of text."
     widths = [max(map(len, column)) for column in zip(*rows)]
     first = len(widths) - numbers
-    return "\n".join("  ".join(text.ljust(width) if column < first else text.rjust(width) for column, (text, width)
-                               in enumerate(zip(row, widths))).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if column < first else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    )
 
 # %% ../../nbs/publish/runs.ipynb #855e7f25
 def runs_text(lines: list[dict[str, Any]]) -> str:
@@ -144,15 +175,30 @@ def runs_text(lines: list[dict[str, Any]]) -> str:
     rows = [["run", "model", "data", "step", "best", "last written", "differs in"]]
     for line in lines:
         if "error" not in line:
-            differs = [f"source {value[:8]}" if name.endswith(".sha256") else f"{name.rpartition('.')[2]} {value}"
-                       for name, value in line["differs"].items()]
+            differs = [
+                f"source {value[:8]}"
+                if name.endswith(".sha256")
+                else f"{name.rpartition('.')[2]} {value}"
+                for name, value in line["differs"].items()
+            ]
             best = line["best"]
             suffix = f" and {len(differs) - 6} more" if len(differs) > 6 else ""
-            rows.append([line["run"], line["model"], line["data"], f"{line['step']}/{line['steps']}",
-                         f"{value_text(best['metric'], best['value'])} (step {best['step']})" if best else "",
-                         line["changed"], ", ".join(differs[:6]) + suffix])
+            rows.append(
+                [
+                    line["run"],
+                    line["model"],
+                    line["data"],
+                    f"{line['step']}/{line['steps']}",
+                    f"{value_text(best['metric'], best['value'])} (step {best['step']})"
+                    if best
+                    else "",
+                    line["changed"],
+                    ", ".join(differs[:6]) + suffix,
+                ]
+            )
     faults = [f"{line['run']}: {line['error']}" for line in lines if "error" in line]
-    return "\n".join([aligned(rows)] * (len(rows) > 1) + faults)
+    tables = [aligned(rows)] if len(rows) > 1 else []
+    return "\n".join(tables + faults)
 
 # %% ../../nbs/publish/runs.ipynb #ddfef209
 def nearest_recipe(
@@ -160,14 +206,17 @@ def nearest_recipe(
 ) -> tuple[str, list[str]]:  # its name, and a line for each difference; "" if the task has no recipes
     "Return the recipe from which a run differs least."
     def chosen(train: Any, task: Any) -> dict[str, Any]:
-        model = {name: value for name, value in task["model"].items() if name not in FROM_RECORDINGS}
+        model = {
+            name: value for name, value in task["model"].items() if name not in FROM_RECORDINGS
+        }
         return {"train": dict(train), "task": {**task, "model": None if own_model else model}}
 
     if record["task"]["name"] != "speech":
         return "", []
     with damaged(Path("config.json")):
         own_model = "sha256" in record["task"]["config"]["model"]  # which no recipe has
-        settings, changes = chosen(record["train"], record["task"]["config"]), {}
+        settings = chosen(record["train"], record["task"]["config"])
+        changes = {}
         for name, make in RECIPES.items():
             run = make()
             changes[name] = differences(chosen(to_dict(run.train), to_dict(run.task)), settings)
@@ -183,18 +232,29 @@ def bars(values: list[float]) -> str:
     pieces = min(40, len(values))
     edges = [round(piece * len(values) / pieces) for piece in range(pieces + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in zip(edges, edges[1:])]
-    low, span = min(means), max(means) - min(means)
-    return "".join(BARS[int((value - low) / span * (len(BARS) - 1) + 0.5) if span else 0] for value in means)
+    low = min(means)
+    span = max(means) - min(means)
+    return "".join(
+        BARS[int((value - low) / span * (len(BARS) - 1) + 0.5) if span else 0] for value in means
+    )
 
 # %% ../../nbs/publish/runs.ipynb #a2936d10
-NOT_VALIDATED = "no validation: trained on train and val; temperature and search weights are another run's, if any"
+NOT_VALIDATED = (
+    "no validation: trained on train and val; temperature and search weights are another run's, "
+    "if any"
+)
 
 
 def next_steps(state: RunState) -> list[str]:  # command lines
     "Return the commands that a run is ready for."
     model = (state.record["task"].get("config") or {}).get("model")
-    flag = f" --model {model['file']}:{model['name']}" if isinstance(model, dict) and model.get("file") else ""
-    run, options = state.folder, f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{flag}"
+    flag = (
+        f" --model {model['file']}:{model['name']}"
+        if isinstance(model, dict) and model.get("file")
+        else ""
+    )
+    run = state.folder
+    options = f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{flag}"
     if state.step < state.steps:
         return [f"b2t train --resume --out {run}{flag}"]
     if state.task != "speech":
@@ -224,11 +284,23 @@ def certainty(record: dict[str, Any] | None) -> str:
 # %% ../../nbs/publish/runs.ipynb #e065695a
 def show_text(state: RunState) -> str:
     "Return the description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
-    time_left = next((row["seconds_left"] for row in reversed(state.rows) if row.get("seconds_left")), None)
-    time_left = f", about {duration(time_left)} left" if time_left and state.step < state.steps else ""
-    best = f"{value_text(state.best.metric, state.best.value)} at step {state.best.step}" if state.best else "none yet"
-    facts = {"model": state.model, "data": ", ".join(filter(None, [state.amount, state.recordings])) or "unknown",
-             "step": f"{state.step} of {state.steps}{time_left}; newest checkpoint {state.checkpoint}", "best": best}
+    time_left = next(
+        (row["seconds_left"] for row in reversed(state.rows) if row.get("seconds_left")), None
+    )
+    time_left = (
+        f", about {duration(time_left)} left" if time_left and state.step < state.steps else ""
+    )
+    best = (
+        f"{value_text(state.best.metric, state.best.value)} at step {state.best.step}"
+        if state.best
+        else "none yet"
+    )
+    facts = {
+        "model": state.model,
+        "data": ", ".join(filter(None, [state.amount, state.recordings])) or "unknown",
+        "step": f"{state.step} of {state.steps}{time_left}; newest checkpoint {state.checkpoint}",
+        "best": best,
+    }
     parts: dict[str, list[str]] = {}
     with damaged(state.folder / "config.json"):
         task = state.record["task"]
@@ -237,13 +309,22 @@ def show_text(state: RunState) -> str:
             facts["best"] = NOT_VALIDATED
         rows = [dict(row) for row in state.rows]
         measures = eval_names([row for row in rows if row["kind"] == "eval"])
-        curves = [("train", "loss", "train loss"), *(("eval", name, f"validation {name}") for name in measures)]
-        plots = [(title, values) for kind, name, title in curves if (values := series(rows, kind, name)[1])]
+        curves = [
+            ("train", "loss", "train loss"),
+            *(("eval", name, f"validation {name}") for name in measures),
+        ]
+        plots = [
+            (title, values)
+            for kind, name, title in curves
+            if (values := series(rows, kind, name)[1])
+        ]
         parts["curves:"] = [f"{title:<20} {values[0]:<10.4g} {bars(values)} {values[-1]:.4g}"
                             for title, values in plots]
-        parts["folders:"] = [f"{part['signal']['participant']:<12} {len(part['sessions'])} days, "
-                             f"{part['signal']['num_features']} features, {part['signal']['dataset']}"
-                             for part in task.get("sets", [])]
+        parts["folders:"] = [
+            f"{part['signal']['participant']:<12} {len(part['sessions'])} days, "
+            f"{part['signal']['num_features']} features, {part['signal']['dataset']}"
+            for part in task.get("sets", [])
+        ]
     if (path := state.folder / TEMPERATURE_FILE).is_file():
         with damaged(path):
             record = load_json(path)
@@ -255,8 +336,14 @@ def show_text(state: RunState) -> str:
     facts["recipe"] = f"{recipe}{unchanged}" if recipe else f"none; the task is {state.task}"
     if (path := state.folder / "eval/val/result.json").is_file():
         with damaged(path):
-            parts["errors by day:"] = [f"{day:<20} {score['rate']:.1%}  {score['edits']}/{score['total']}"
-                                       for day, score in (load_json(path).get("days") or {}).items()]
+            parts["errors by day:"] = [
+                f"{day:<20} {score['rate']:.1%}  {score['edits']}/{score['total']}"
+                for day, score in (load_json(path).get("days") or {}).items()
+            ]
     parts["next:"] = next_steps(state)
     parts = {str(state.folder): [f"{name:<8} {text}" for name, text in facts.items()], **parts}
-    return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items() if lines)
+    return "\n\n".join(
+        "\n".join([title, *(f"  {line}" for line in lines)])
+        for title, lines in parts.items()
+        if lines
+    )

@@ -31,7 +31,10 @@ class CombineSentences(Verb):
     def act(self) -> None:
         from b2t_kit.publish.votes import combine_files
 
-        print(combine_files(self.files, self.out, self.references, self.tokens), f"in {printable(self.out)}")
+        print(
+            combine_files(self.files, self.out, self.references, self.tokens),
+            f"in {printable(self.out)}",
+        )
 
 # %% ../../nbs/publish/verbs.ipynb #94e10dec
 @dataclass(frozen=True)
@@ -51,8 +54,16 @@ class WriteReport(ReadsRecordings, ReadsRun):
     def act(self) -> None:
         from b2t_kit.publish.report import front_row, report_run
 
-        report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                            against=self.against, pictures=self.pictures, device=self.device)
+        report = report_run(
+            self.run,
+            self.data,
+            self.split,
+            description=self.description,
+            out=self.out,
+            against=self.against,
+            pictures=self.pictures,
+            device=self.device,
+        )
         print(front_row(self.run, report) if self.row else report)
 
 # %% ../../nbs/publish/verbs.ipynb #883db732
@@ -127,8 +138,17 @@ class BuildKernel(Verb):
     def act(self) -> None:
         from b2t_kit.publish.kaggle import build_kernel
 
-        print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
-                           resume=self.resume, language=self.language))
+        print(
+            build_kernel(
+                self.out,
+                self.kernel,
+                self.user,
+                self.wheel_dataset,
+                internet=not self.offline,
+                resume=self.resume,
+                language=self.language,
+            )
+        )
 
 # %% ../../nbs/publish/verbs.ipynb #7e6c5ae4
 VERBS = {

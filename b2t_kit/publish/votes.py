@@ -22,7 +22,8 @@ from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.submission import HEADER, submission_text
 from ..text.metrics import Rate, count_edits, edit_distance, rate_of
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, PLACE, Table, align_tables, check_complete, likeliest, read_table
+from ..text.tables import LOGITS, PLACE, Table, align_tables, check_complete, likeliest
+from ..text.tables import read_table
 
 # %% ../../nbs/publish/votes.ipynb #c384f134
 def read_votes(
@@ -66,7 +67,8 @@ def combine_votes(
 ) -> Combination:
     "Choose a sentence for each trial. Raises `KitError` that names a trial which not all decoders have."
     aligned = align_tables([*decoders, *([references] if references else [])])
-    votes, truths = aligned[: len(decoders)], aligned[len(decoders) :]
+    votes = aligned[: len(decoders)]
+    truths = aligned[len(decoders) :]
     names = [decoder.path for decoder in decoders]
     for number, name in enumerate(names):
         if votes[number] in votes[:number]:
@@ -78,7 +80,9 @@ def combine_votes(
     for key in votes[0]:
         pairs = [pair for decoder in votes for pair in decoder[key]]
         words = [normalise(text).split() for text, _ in pairs]
-        sentences[key] = " ".join(words[least_risk(words, [probability for _, probability in pairs])])
+        sentences[key] = " ".join(
+            words[least_risk(words, [probability for _, probability in pairs])]
+        )
         if truths:
             true.append(normalise(likeliest(truths[0][key])).split())
             best.append(min(words, key=lambda decoded: edit_distance(true[-1], decoded)))
@@ -90,7 +94,9 @@ def combine_votes(
 
     singles = {name: rate([normalise(likeliest(decoder[key])).split() for key in sentences])
                for name, decoder in zip(names, votes)}
-    return Combination(sentences, singles, rate([text.split() for text in sentences.values()]), rate(best))
+    return Combination(
+        sentences, singles, rate([text.split() for text in sentences.values()]), rate(best)
+    )
 
 # %% ../../nbs/publish/votes.ipynb #68999bbe
 def check_different(paths: Sequence[str | Path]) -> None:
@@ -99,8 +105,10 @@ def check_different(paths: Sequence[str | Path]) -> None:
         for other in paths[:number]:
             both_exist = os.path.exists(path) and os.path.exists(other)
             if path == other or both_exist and os.path.samefile(path, other):
-                raise KitError(f"{path}: is the same file as {other}, and would have two votes; give each "
-                               "decoder once")
+                raise KitError(
+                    f"{path}: is the same file as {other}, and would have two votes; give each "
+                    "decoder once"
+                )
     if len(paths) < 2:
         raise KitError("a combination needs two or more different files of sentences")
 

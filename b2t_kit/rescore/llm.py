@@ -43,14 +43,16 @@ from ..decode.tune import halves
 from ..devices.torch import Device, to_device
 from ..devices.select import open_device
 from ..text.english import is_held_out, phrases
-from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of, wer
+from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of
+from ..text.metrics import wer
 from ..text.phonemes import normalise
 
 if TYPE_CHECKING:  # an optional library
     from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/rescore/llm.ipynb #31548b44
-MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>")  # usual names of what divides texts
+# usual names of what divides texts
+MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>")
 ENDS = (*(mark + gap for gap in ("", "\n", "\n\n") for mark in ".?!"), "\n", "\n\n")
 SENTENCE_END = -1  # in a sequence of tokens: any of those that end a sentence
 
@@ -66,7 +68,10 @@ class Writing:
         "Return the words as the language model should see them."
         if not self.capitals:
             return sentence
-        words = [word.capitalize() if word == "i" or word.startswith("i'") else word for word in sentence.split()]
+        words = [
+            word.capitalize() if word == "i" or word.startswith("i'") else word
+            for word in sentence.split()
+        ]
         text = " ".join(words)
         return text[:1].upper() + text[1:]
 
@@ -80,7 +85,8 @@ def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dic
     "Return the endings that add one token to a word, and change none of the word's."
     endings: dict[str, int] = {}
     for end in ends:
-        word, tokens = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
+        word = token_ids(tokenizer, "see")
+        tokens = token_ids(tokenizer, f"see{end}")
         if tokens[:-1] == word and tokens[-1] not in endings.values():
             endings[end] = tokens[-1]
     return endings
@@ -89,14 +95,26 @@ def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dic
 def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
     "Return the writings to choose from; raise `KitError` if no text has a beginning or an end."
     names = tokenizer.get_vocab()
-    markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in names]
-    ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
+    markers = [
+        name
+        for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS))
+        if name in names
+    ]
+    ends = tuple(end_tokens(tokenizer, (*ENDS, *markers)))
+    starts = dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
         starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
-    writings = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
+    writings = [
+        Writing(start, case, ends)
+        for case in (True, False)
+        for tokens, start in starts.items()
+        if tokens
+    ]
     if not writings or not ends:
-        raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
-                       "the end could not be scored")
+        raise KitError(
+            "the tokenizer has no token that can stand before a sentence or after it, so the "
+            "first word or the end could not be scored"
+        )
     return writings
 
 # %% ../../nbs/rescore/llm.ipynb #e1810f75
@@ -126,7 +144,8 @@ def tree_of(sequences: Sequence[Sequence[int]], given: int = 0) -> Tree:
             node = nodes.setdefault((node, token), len(nodes))
         leaves.append(node)
     parents, tokens = np.array(list(nodes), np.int64).T
-    parents[0], visible = 0, np.eye(len(nodes), dtype=bool)
+    parents[0] = 0
+    visible = np.eye(len(nodes), dtype=bool)
     for node in range(1, len(nodes)):
         visible[node] |= visible[parents[node]]
     return Tree(tokens, parents, visible, np.array(leaves, np.int64), given)
@@ -141,9 +160,13 @@ def node_scores(
     "Return ln P of the token of each node, given its ancestors."
     batch, nodes, vocabulary = logits.shape
     sums = torch.logsumexp(logits.float(), dim=-1)  # (B, N)
-    logit = logits.reshape(batch, nodes * vocabulary).gather(1, parents * vocabulary + tokens.clamp(min=0))
+    logit = logits.reshape(batch, nodes * vocabulary).gather(
+        1, parents * vocabulary + tokens.clamp(min=0)
+    )
     end_sums = torch.logsumexp(logits[:, :, list(ends)].float(), dim=-1)  # (B, N)
-    return torch.where(tokens == SENTENCE_END, end_sums.gather(1, parents), logit.float()) - sums.gather(1, parents)
+    return torch.where(
+        tokens == SENTENCE_END, end_sums.gather(1, parents), logit.float()
+    ) - sums.gather(1, parents)
 
 # %% ../../nbs/rescore/llm.ipynb #554e3dce
 def batches_of(
@@ -151,7 +174,8 @@ def batches_of(
     budget: int,  # largest number of nodes in a batch, including padding
 ) -> list[tuple[list[int], int]]:  # indices of trees and their padded length
     "Return batches of trees of similar size, the largest first."
-    order, batches = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    batches = []
     while order:
         nodes = -(-sizes[order[0]] // 8) * 8
         rows = max(budget // nodes, 1)
@@ -175,27 +199,37 @@ class CausalScorer:
         values: int = VALUES,  # largest number of logits held at a time
     ) -> None:
         "Raise `KitError` if the tokenizer knows nothing that stands before or after the words."
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
-        kinds = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
+        kinds = {
+            parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point
+        }
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.write(writing or writings_of(tokenizer)[0])
 
     def write(self, writing: Writing) -> None:
         "From now on, give the model sentences in this writing; raise `KitError` if its tokenizer cannot."
-        self.writing, self.known = writing, dict[str, float]()  # sentence -> score
+        self.writing = writing
+        self.known = dict[str, float]()  # sentence -> score
         self.start = self._within(token_ids(self.tokenizer, writing.start))
         self.ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
         if not self.start or not self.ends:
-            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
-                           f"the endings {', '.join(map(repr, writing.ends))[:80]}")
+            raise KitError(
+                f"{self.name}: its tokenizer has no token for the beginning "
+                f"{writing.start[:40]!r}, or for the endings "
+                f"{', '.join(map(repr, writing.ends))[:80]}"
+            )
 
     def _within(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         if max(tokens, default=0) >= self.vocabulary:
-            raise KitError(f"{self.name}: its tokenizer gives token {max(tokens):,}, and its weights know "
-                           f"{self.vocabulary:,}; tokenizer and weights belong to different models")
+            raise KitError(
+                f"{self.name}: its tokenizer gives token {max(tokens):,}, and its weights know "
+                f"{self.vocabulary:,}; tokenizer and weights belong to different models"
+            )
         return tokens
 
     def tokens(self, sentence: str) -> tuple[int, ...]:
@@ -204,13 +238,18 @@ class CausalScorer:
         return *self.start, *words, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
-        parts = {name: np.zeros((len(trees), nodes), dtype=np.int64) for name in ("tokens", "parents", "depths")}
+        parts = {
+            name: np.zeros((len(trees), nodes), dtype=np.int64)
+            for name in ("tokens", "parents", "depths")
+        }
         visible = np.zeros((len(trees), nodes, nodes), dtype=bool)
         visible[:, :, 0] = True  # padding must attend to something
         for row, tree in enumerate(trees):
             size = len(tree.tokens)
-            parts["tokens"][row, :size], parts["parents"][row, :size] = tree.tokens, tree.parents
-            parts["depths"][row, :size], visible[row, :size, :size] = tree.seen.sum(axis=1) - 1, tree.seen
+            parts['tokens'][row, :size] = tree.tokens
+            parts['parents'][row, :size] = tree.parents
+            parts['depths'][row, :size] = tree.seen.sum(axis=1) - 1
+            visible[row, :size, :size] = tree.seen
         mask = torch.where(torch.tensor(visible)[:, None], 0.0, -1e9)  # (B, 1, N, N)
         return {name: torch.tensor(part) for name, part in parts.items()} | {"mask": mask}
 
@@ -228,8 +267,12 @@ class CausalScorer:
         lists: Sequence[Sequence[str]],  # sentences of each trial
     ) -> list[np.ndarray]:  # per trial (sentences,) float64 ln P(sentence)
         "Return the scores of lists of sentences, each list as one tree, or several where one is too large."
-        parts, trees = list[list[str]](), list[Tree]()
-        pending = [sorted({one for one in sentences if one not in self.known}) for sentences in reversed(lists)]
+        parts = list[list[str]]()
+        trees = list[Tree]()
+        pending = [
+            sorted({one for one in sentences if one not in self.known})
+            for sentences in reversed(lists)
+        ]
         while pending:
             if not (part := pending.pop()):
                 continue
@@ -244,8 +287,10 @@ class CausalScorer:
             for row, values in zip(rows, self._scores([trees[row] for row in rows], nodes)):
                 totals = trees[row].totals(values)
                 if not np.isfinite(totals).all():
-                    raise KitError(f"{self.name}: its scores are not finite; its weights are damaged, or too large for "
-                                   f"{self.dtype}")
+                    raise KitError(
+                        f"{self.name}: its scores are not finite; its weights are damaged, or too "
+                        f"large for {self.dtype}"
+                    )
                 self.known.update(zip(parts[row], totals.tolist()))
         return [np.array([self.known[sentence] for sentence in sentences]) for sentences in lists]
 
@@ -260,8 +305,11 @@ def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
 # %% ../../nbs/rescore/llm.ipynb #d437114f
 def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
     "Choose how a model is given sentences: the writing of the least perplexity; return all, best first."
-    ranking, writings = [], writings_of(scorer.tokenizer)
-    for writing in track_progress(writings, len(writings), "choosing how sentences are written", "way"):
+    ranking = []
+    writings = writings_of(scorer.tokenizer)
+    for writing in track_progress(
+        writings, len(writings), "choosing how sentences are written", "way"
+    ):
         scorer.write(writing)
         ranking.append((word_perplexity(scorer, sentences), writing))
     ranking.sort(key=lambda pair: pair[0])
@@ -283,7 +331,10 @@ def _transformers_library() -> ModuleType:
 def quantisation(bits: int, device: str) -> Any:
     "Return settings for weights in few bits; raise `KitError` if the device or library is missing."
     if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
-        raise KitError(f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install bitsandbytes")
+        raise KitError(
+            f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install "
+            "bitsandbytes"
+        )
     if bits == 8:
         return _transformers_library().BitsAndBytesConfig(load_in_8bit=True)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -298,7 +349,10 @@ def model_key(folder: Path, bits: int = 0, memo: Path | None = None) -> str:
     "Return a name for a model by the content of its files: weights, settings and vocabulary."
     kinds = (".json", ".safetensors", ".model", ".txt", ".jinja")
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in kinds and path.is_file())
-    return f"{content_hash({path.name: file_hash(path, memo) for path in paths})[:16]} {bits} bits {_SCORING}"
+    return (
+        f"{content_hash({path.name: file_hash(path, memo) for path in paths})[:16]} {bits} bits "
+        f"{_SCORING}"
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #902553fe
 def _check_layers(folder: Path) -> None:
@@ -310,8 +364,10 @@ def _check_layers(folder: Path) -> None:
     path = folder / "config.json"
     for name, size in re.findall(r'"(\w*(?:layers?|experts|blocks))"\s*:\s*(\d+)', read_text(path)):
         if tensors and float(size) > tensors:
-            raise KitError(f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
-                           "fetch the model again")
+            raise KitError(
+                f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
+                "fetch the model again"
+            )
 
 # %% ../../nbs/rescore/llm.ipynb #eeb2cb14
 def load_scorer(
@@ -325,9 +381,11 @@ def load_scorer(
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")
-    if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:  # which the library takes as missing
+    # which the library takes as missing
+    if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:
         raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
-    library, kind = _transformers_library(), "cpu" if device is None else device.kind
+    library = _transformers_library()
+    kind = "cpu" if device is None else device.kind
     options = {"quantization_config": quantisation(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype
     try:
@@ -340,14 +398,22 @@ def load_scorer(
         raise
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
         reason = " ".join(str(error).split())[:400]
-        raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
+        raise KitError(
+            f"{folder}: cannot be loaded as a causal language model ({reason})"
+        ) from error
     if missing := sorted(loading["missing_keys"]):  # to which the library gives random numbers
-        raise KitError(f"{folder}: the weights lack {len(missing)} tensors that config.json asks for, such as "
-                       f"{missing[0]}; fetch the model again")
+        raise KitError(
+            f"{folder}: the weights lack {len(missing)} tensors that config.json asks for, such as "
+            f"{missing[0]}; fetch the model again"
+        )
     model = model.eval() if bits or device is None else model.eval().to(device.torch_device)
     scorer = CausalScorer(model, tokenizer, str(folder), writing)
     if writing is None:  # on forty sentences that no simulated validation or test set contains
-        fixed = [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)]
+        fixed = [
+            normalise(sentence, True)
+            for sentence in phrases()["fixed"]
+            if not is_held_out(sentence)
+        ]
         choose_writing(scorer, fixed[:40])
     return scorer
 
@@ -358,7 +424,9 @@ def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float
         return None, {}
     record = load_json(path)
     if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
-        raise KitError(f"{path}: is not a file of scores, or is damaged; remove it or choose another name")
+        raise KitError(
+            f"{path}: is not a file of scores, or is damaged; remove it or choose another name"
+        )
     if record.get("model") != model:
         return None, {}
     return from_dict(Writing, record["writing"]), record["scores"]
@@ -373,7 +441,9 @@ def kept_scores(
     at_once: int = 32,  # lists scored between two looks at the clock
 ) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
     "Return the scores of lists; the file keeps them and those known before."
-    scores, last_write, count = list[np.ndarray](), time.monotonic(), len(scorer.known)
+    scores = list[np.ndarray]()
+    last_write = time.monotonic()
+    count = len(scorer.known)
 
     def write() -> None:
         record = {"model": model, "writing": asdict(scorer.writing), "scores": scorer.known}
@@ -400,8 +470,15 @@ class RescoreWeights:
     word_bonus: float = 0.0  # added for each word
 
     def __post_init__(self) -> None:
-        if not (0 < self.acoustic_scale < math.inf and 0 <= self.alpha <= 1 and math.isfinite(self.word_bonus)):
-            raise KitError(f"{self}: acoustic_scale must be above 0, alpha from 0 to 1, and all of them finite numbers")
+        if not (
+            0 < self.acoustic_scale < math.inf
+            and 0 <= self.alpha <= 1
+            and math.isfinite(self.word_bonus)
+        ):
+            raise KitError(
+                f"{self}: acoustic_scale must be above 0, alpha from 0 to 1, and all of them "
+                "finite numbers"
+            )
 
     def total(
         self,
@@ -417,9 +494,16 @@ class RescoreWeights:
 # %% ../../nbs/rescore/llm.ipynb #37023dde
 def rescored(trial: DecodedTrial, llm: np.ndarray, weights: RescoreWeights) -> DecodedTrial:
     "Return the trial with its list in the new order."
-    scored = [replace(hypothesis, total=float(weights.total(
-        hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)),
-                      confidences=()) for hypothesis, value in zip(trial.hypotheses, llm, strict=True)]
+    scored = [
+        replace(
+            hypothesis,
+            total=float(
+                weights.total(hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)
+            ),
+            confidences=(),
+        )
+        for hypothesis, value in zip(trial.hypotheses, llm, strict=True)
+    ]
     ordered = sorted(scored, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
     return replace(trial, hypotheses=tuple(with_confidences(ordered)))
 
@@ -430,14 +514,23 @@ def tabulate(
 ) -> np.ndarray:  # (5, T, N) acoustic, n-gram, large model, number of words, word errors; what pads is never chosen
     "Return lists as one array; raise `KitError` if a true sentence is not known."
     table = np.zeros((5, len(trials), max(1, *(len(trial.hypotheses) for trial in trials))))
-    table[0], table[4] = -np.inf, np.inf
+    table[0] = -np.inf
+    table[4] = np.inf
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
         if trial.truth is None:
-            raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on train or val")
+            raise KitError(
+                f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on "
+                "train or val"
+            )
         words = normalise(trial.truth).split()
-        errors = [edit_distance(words, normalise(hypothesis.sentence).split()) for hypothesis in trial.hypotheses]
-        entries = [(hypothesis.acoustic, hypothesis.language, score, hypothesis.num_words, num_errors)
-                   for hypothesis, score, num_errors in zip(trial.hypotheses, scores, errors, strict=True)]
+        errors = [
+            edit_distance(words, normalise(hypothesis.sentence).split())
+            for hypothesis in trial.hypotheses
+        ]
+        entries = [
+            (hypothesis.acoustic, hypothesis.language, score, hypothesis.num_words, num_errors)
+            for hypothesis, score, num_errors in zip(trial.hypotheses, scores, errors, strict=True)
+        ]
         entries = entries or [(0, 0, 0, 0, len(words))]  # no sentence was found
         table[:, row, : len(entries)] = np.transpose(entries)
     return table
@@ -460,8 +553,12 @@ GRID: _Grid = {
 def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
-    combinations = track_progress(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
-    errors = [word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations]
+    combinations = track_progress(
+        itertools.product(*grid.values()), math.prod(shape), "tuning", "combination"
+    )
+    errors = [
+        word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations
+    ]
     return np.array(errors).reshape(shape)
 
 # %% ../../nbs/rescore/llm.ipynb #61dab92d
@@ -473,8 +570,12 @@ def best_weights(table: np.ndarray) -> RescoreWeights:
         candidates = np.argwhere(surface == surface.min())
         best = candidates[np.abs(candidates - np.median(candidates, axis=0)).sum(axis=1).argmin()]
         if not last:  # seven values around the best of each weight, up to its neighbours
-            grid = {name: np.linspace(values[max(index - 1, 0)], values[min(index + 1, len(values) - 1)], 7)
-                    for (name, values), index in zip(grid.items(), best)}
+            grid = {
+                name: np.linspace(
+                    values[max(index - 1, 0)], values[min(index + 1, len(values) - 1)], 7
+                )
+                for (name, values), index in zip(grid.items(), best)
+            }
     return RescoreWeights(*(float(values[index]) for values, index in zip(grid.values(), best)))
 
 # %% ../../nbs/rescore/llm.ipynb #e5ba1314
@@ -488,8 +589,12 @@ class TuningResult:
     oracle: Rate  # best sentence of each list
 
     def __repr__(self) -> str:
-        rows = {"search": self.before, "rescored": self.after, "rescored, other days": self.held_out,
-                "best of each list": self.oracle}
+        rows = {
+            "search": self.before,
+            "rescored": self.after,
+            "rescored, other days": self.held_out,
+            "best of each list": self.oracle,
+        }
         weights = ", ".join(f"{name} {value:.3g}" for name, value in asdict(self.weights).items())
         return "\n".join([f"{name:22} {rate}" for name, rate in rows.items()] + [weights])
 
@@ -499,19 +604,28 @@ def tune_weights(
     llm: Sequence[np.ndarray],  # scores of the sentences of each
 ) -> TuningResult:
     "Return the best weights, and their error rate on days they were not tuned on."
-    table, sessions = tabulate(trials, llm), [trial.session for trial in trials]
+    table = tabulate(trials, llm)
+    sessions = [trial.session for trial in trials]
     lengths = np.array([len(normalise(str(trial.truth)).split()) for trial in trials])
 
     def rate(edits: np.ndarray, groups: Sequence[str] | None = sessions) -> Rate:
         return rate_of(Counts(edits.astype(np.int64), lengths), groups)
 
-    weights, half, held_out = best_weights(table), halves(sessions), np.zeros(len(trials))
+    weights = best_weights(table)
+    half = halves(sessions)
+    held_out = np.zeros(len(trials))
     for side in (0, 1):
-        test, tuning = half == side, half != side
+        test = half == side
+        tuning = half != side
         if test.any() and tuning.any():
             held_out[test] = word_errors(table[:, test], best_weights(table[:, tuning]))
-    return TuningResult(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
-                        rate(table[4].min(axis=1), None))
+    return TuningResult(
+        weights,
+        rate(table[4, :, 0]),
+        rate(word_errors(table, weights)),
+        rate(held_out),
+        rate(table[4].min(axis=1), None),
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #a1eaab33
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
@@ -521,18 +635,33 @@ def _search_origin(nbest: str | Path) -> dict[str, Any] | None:  # plain values;
     "Return the origin of lists, whatever their trials: the network, and the search without its pruning."
     key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
-        settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
+        settings = {
+            name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING
+        }
         network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None
         return {**key["words"], "settings": settings, "network": network}
     return None
 
 # %% ../../nbs/rescore/llm.ipynb #53b404bb
-def save_weights(path: str | Path, tuned: TuningResult, llm: str = "", lists: dict[str, Any] | None = None,
-                 chose: Iterable[str] = ()) -> Path:
+def save_weights(
+    path: str | Path,
+    tuned: TuningResult,
+    llm: str = "",
+    lists: dict[str, Any] | None = None,
+    chose: Iterable[str] = (),
+) -> Path:
     "Write weights, their error rates, the model and lists that they are for, and the trials that chose them."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
-    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
-                            "chose": sorted(chose)})
+    return save_json(
+        path,
+        {
+            "weights": asdict(tuned.weights),
+            "wer": rates,
+            "llm": llm,
+            "lists": lists,
+            "chose": sorted(chose),
+        },
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #5f08c02b
 def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
@@ -546,31 +675,47 @@ def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # 
         raise KitError(f"{path}: has no weights for rescoring ({error}); tune again") from error
 
 # %% ../../nbs/rescore/llm.ipynb #7a2986e6
-def _misfit(path: str | Path, record: dict[str, Any], llm: str, lists: dict[str, Any] | None) -> str | None:
+def _misfit(
+    path: str | Path, record: dict[str, Any], llm: str, lists: dict[str, Any] | None
+) -> str | None:
     "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
     if record.get("llm") != llm:
-        raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that "
-                       "one, or tune again")
+        raise KitError(
+            f"{path}: was tuned for another large model, or for other weights or settings of it; "
+            "give that one, or tune again"
+        )
     tuned = record.get("lists")
     if lists is None or tuned is None:
-        return "nobody has checked whether the weights fit these lists: there is no record of the search that made them"
+        return (
+            "nobody has checked whether the weights fit these lists: there is no record of the "
+            "search that made them"
+        )
     if parts := differing(lists, tuned):
-        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(parts)}); tune again on lists like "
-                       "these")
+        raise KitError(
+            f"{path}: was tuned for lists of another search ({', '.join(parts)}); tune again on "
+            "lists like these"
+        )
     return None
 
 # %% ../../nbs/rescore/llm.ipynb #62780829
 def weaker_warning(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> str | None:
     "Return a warning if the large model predicts the true sentences in the lists worse than the n-gram did."
     truths = [normalise(trial.truth or "", True) for trial in trials]
-    rows = [(float(score), one.language, len(true.split())) for trial, scores, true in zip(trials, llm, truths) if true
-            for score, one in zip(scores, trial.hypotheses) if one.sentence == true]
+    rows = [
+        (float(score), one.language, len(true.split()))
+        for trial, scores, true in zip(trials, llm, truths)
+        if true
+        for score, one in zip(scores, trial.hypotheses)
+        if one.sentence == true
+    ]
     large, ngram, words = (sum(column) for column in zip(*rows)) if rows else (0.0, 0.0, 0)
     if large >= ngram:
         return None
     both = [math.exp(min(-score / words, 700)) for score in (large, ngram)]
-    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f}"
-            f" on the same {len(rows)} sentences; try another model")
+    return (
+        f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} "
+        f"against {both[1]:,.0f} on the same {len(rows)} sentences; try another model"
+    )
 
 # %% ../../nbs/rescore/llm.ipynb #9b01ca82
 @dataclass(frozen=True, eq=False)
@@ -611,30 +756,56 @@ def rescore(
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_weights(weights) if weights else None
-    trials, origin, misfit, tuned = list(read_nbest(nbest)), _search_origin(nbest), None, None
+    trials = list(read_nbest(nbest))
+    origin = _search_origin(nbest)
+    misfit = None
+    tuned = None
     with new_folders(out.parent), locked(out), open_device(device) as opened:
-        llm_key, scores_path = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
+        llm_key = model_key(Path(llm), bits, out.with_name(MEMO))
+        scores_path = out.with_suffix(".scores.json")
         if weights and loaded:
             misfit = _misfit(weights, loaded[1], llm_key, origin)
         key = f"{llm_key} {opened.precision.dtype}"
         writing, saved_scores = read_scores(scores_path, key)
         scorer = load_scorer(llm, opened, bits, writing)
         scorer.known.update(saved_scores)
-        scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], scores_path, key)
+        scores = kept_scores(
+            scorer,
+            [[one.sentence for one in trial.hypotheses] for trial in trials],
+            scores_path,
+            key,
+        )
         if loaded:
-            best, chose = loaded[0], set(map(str, loaded[1]["chose"]))
+            best = loaded[0]
+            chose = set(map(str, loaded[1]["chose"]))
         else:
             tuned = tune_weights(trials, scores)
-            best, chose = tuned.weights, {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
+            best = tuned.weights
+            chose = {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
             save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, chose)
         new_trials = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
         write_nbest(out, new_trials)
     truths = [trial.truth for trial in trials if trial.truth]
-    old_rate, new_rate = (wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
-                          for part in (trials, new_trials))
-    caution = (f"nobody has checked whether the {len(truths)} sentences that are scored are in the text that the large "
-               "model was pretrained on; if they are, the error rates are too low") if truths else None
+    old_rate, new_rate = (
+        wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
+        for part in (trials, new_trials)
+    )
+    caution = (
+        (
+            f"nobody has checked whether the {len(truths)} sentences that are scored are in the "
+            "text that the large model was pretrained on; if they are, the error rates are too "
+            "low"
+        )
+        if truths
+        else None
+    )
     warnings = filter(None, [caution, weaker_warning(trials, scores), misfit])
-    earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
-    marks = marks_of(trials), marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None)
-    return Rescoring(out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks)
+    # then the other half was seen by the search's weights
+    earlier = any("weights" in trial.chose for trial in trials)
+    marks = (
+        marks_of(trials),
+        marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None),
+    )
+    return Rescoring(
+        out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks
+    )

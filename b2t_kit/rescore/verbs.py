@@ -30,7 +30,16 @@ class Rescore(Verb):
         exactly_one(self, "tune", "weights")
         from b2t_kit.rescore.llm import rescore
 
-        print(rescore(self.nbest, self.llm, self.out, self.weights, bits=self.llm_bits or 0, device=self.device))
+        print(
+            rescore(
+                self.nbest,
+                self.llm,
+                self.out,
+                self.weights,
+                bits=self.llm_bits or 0,
+                device=self.device,
+            )
+        )
 
 # %% ../../nbs/rescore/verbs.ipynb #d4efc659
 VERBS = {"rescore": Rescore}

@@ -31,9 +31,11 @@ def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the 
     "Return the classes that a sound is mistaken for. Row 0: nothing was said; column 0: nothing is heard."
     features = feature_matrix()
     lengths = np.maximum(np.linalg.norm(features, axis=1), 1.0)
-    cosine = (features @ features.T) / np.outer(lengths, lengths)  # the cosine of their articulatory features
+    # the cosine of their articulatory features
+    cosine = (features @ features.T) / np.outer(lengths, lengths)
     similarity = np.square(cosine.astype(np.float64)) * ~np.eye(len(PHONEMES), dtype=bool)
-    similarity[[BLANK, SILENCE]], similarity[:, [BLANK, SILENCE]] = 1.0, 0.0
+    similarity[[BLANK, SILENCE]] = 1.0
+    similarity[:, [BLANK, SILENCE]] = 0.0
     counts = real_counts()[0] + UNSEEN * similarity / similarity.sum(axis=1, keepdims=True)
     probabilities = (1 - FAINT) * counts / counts.sum(axis=1, keepdims=True) + FAINT / len(PHONEMES)
     np.fill_diagonal(probabilities, 1.0)
@@ -45,25 +47,36 @@ def timeline(
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:  # (P,) class of each frame; (P,) index of its stretch
     "Return a random CTC path for the labels."
-    classes, lengths = [BLANK], [int(generator.integers(1, 4))]
+    classes = [BLANK]
+    lengths = [int(generator.integers(1, 4))]
     for previous, label in zip([BLANK, *labels], labels):
         gap = max(int(generator.integers(0, 4)), int(previous == label))
         classes += [BLANK, int(label)]
         lengths += [gap, int(generator.integers(1, 4))]
-    classes, lengths = [*classes, BLANK], [*lengths, int(generator.integers(1, 4))]
+    classes = [*classes, BLANK]
+    lengths = [*lengths, int(generator.integers(1, 4))]
     return np.repeat(classes, lengths), np.repeat(np.arange(len(classes)), lengths)
 
 # %% ../../nbs/simulate/logits.ipynb #9a021ec8
 Flatness = Literal["sharp", "middle", "flat"]
 BEHIND: dict[Flatness, float] = {"sharp": 2 / 3, "middle": 1 / 3, "flat": 2 / 15}  # of a lost lead
-DAYS, TRIALS = 0.27, 0.22  # standard deviation of the log gain among days, and among trials of a day
-LAPSES, MEMORY = 0.13, 0.81  # share of the time with a lapse; probability that it lasts to the next of two a phoneme
+# standard deviation of the log gain among days, and among trials of a day
+DAYS = 0.27
+TRIALS = 0.22
+LAPSES = 0.13  # share of the time with a lapse
+MEMORY = 0.81  # probability that it lasts to the next of two a phoneme
 DEPTH = 3.3  # what a lapse takes off the lead, in standard deviations of the noise
-CERTAINTY, CURVE = 11.0, 0.4  # logits of a lead of one standard deviation; how they grow with it: its power
+CERTAINTY = 11.0  # logits of a lead of one standard deviation
+CURVE = 0.4  # how they grow with it: its power
 RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
-SPREADS = 0.2, 0.5, 0.37  # standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
-SUBSTITUTED, DELETED, INSERTED = 0.62, 2.25, 2.0  # drawn for each one that is counted
-HEARD_ALIKE = 0.5  # share of the sounds in which a network has the rivals in the order that the recording has
+# standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
+SPREADS = 0.2, 0.5, 0.37
+# drawn for each one that is counted
+SUBSTITUTED = 0.62
+DELETED = 2.25
+INSERTED = 2.0
+# share of the sounds in which a network has the rivals in the order that the recording has
+HEARD_ALIKE = 0.5
 NEARLY = 1.0  # logits by which it has the second before the first in the others
 LIKELY = 0.7  # no sound fails more often
 
@@ -98,7 +111,12 @@ def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the no
         missed = (1 - LAPSES) * ndtr(-clear * gains) + LAPSES * ndtr(DEPTH - clear * gains)
         return float(weights @ missed / weights.sum() - rate)
 
-    return np.array([brentq(excess, -60, 200, args=(rate,)) for rate in np.clip(errors * drawn / totals, 1e-9, LIKELY)])
+    return np.array(
+        [
+            brentq(excess, -60, 200, args=(rate,))
+            for rate in np.clip(errors * drawn / totals, 1e-9, LIKELY)
+        ]
+    )
 
 # %% ../../nbs/simulate/logits.ipynb #7b805b56
 def in_lapse(draws: np.ndarray) -> np.ndarray:  # bool, as many as draws between 0 and 1
@@ -121,33 +139,45 @@ def noisy_logits(
     path, stretch = timeline(labels, generator)
     classes = np.full(2 * len(labels) + 2, BLANK)  # gap, gap, sound, gap, sound, ... gap
     classes[2::2] = labels
-    count, rows = len(classes), np.arange(len(classes))
+    count = len(classes)
+    rows = np.arange(len(classes))
     day_gain = DAYS * (generator.standard_normal() if day is None else 0.0)
     if day is not None:  # steps of the golden ratio, so that a few days already cover the range
         share = (np.random.default_rng(noise.seed).random() + (day + 1) * 0.6180339887) % 1
         day_gain = DAYS * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
-    trial, luck, draws = generator.standard_normal(), generator.standard_normal(count), generator.random(count)
+    trial = generator.standard_normal()
+    luck = generator.standard_normal(count)
+    draws = generator.random(count)
     ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
-    alone, *others = generator.spawn(1 if network is None else network + 2)  # draws of their own leave the others alone
+    # draws of their own leave the others alone
+    alone, *others = generator.spawn(1 if network is None else network + 2)
     confidence = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
     scores = rivals()[classes] + ranks
     scores[rows, classes] = -np.inf
     scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
     sources = [(trial, luck, draws)]
     if network is not None:  # what is shared and what is not add up to what one network alone has
-        rng, (common, rest) = others[-1], np.sqrt([noise.shared, 1 - noise.shared])
+        rng = others[-1]
+        common, rest = np.sqrt([noise.shared, 1 - noise.shared])
         trial, luck, chain, confidence = (common * one + rest * rng.standard_normal(np.shape(one))
                                           for one in (trial, luck, ndtri(draws), confidence))
         sources.append((trial, luck, ndtr(chain)))
         other = rng.random(count) > HEARD_ALIKE
         scores[other, scores.argsort(axis=1)[other, -2]] = NEARLY
 
-    leads = [np.exp(day_gain + TRIALS * trial) * clarity(noise.errors)[classes] + luck - DEPTH * in_lapse(draws)
-             for trial, luck, draws in sources]
-    lead, least = leads[-1], np.minimum(leads[0], leads[-1])  # what the recording hides leaves a network unsure
+    leads = [
+        np.exp(day_gain + TRIALS * trial) * clarity(noise.errors)[classes]
+        + luck
+        - DEPTH * in_lapse(draws)
+        for trial, luck, draws in sources
+    ]
+    lead = leads[-1]
+    least = np.minimum(leads[0], leads[-1])  # what the recording hides leaves a network unsure
     of_frames, of_sounds, of_sentences = SPREADS
     certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * confidence[:-1])
-    scores[rows, classes] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
+    scores[rows, classes] = (
+        np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
+    )
     spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * confidence[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 

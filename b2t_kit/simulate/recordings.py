@@ -72,28 +72,46 @@ def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence
 # %% ../../nbs/simulate/recordings.ipynb #a2eb514b
 def read_prompts(path: str | Path) -> list[Prompt]:
     "Return all sentences of a file; raise `KitError` with file and line if one cannot be used."
-    text, prompts = read_text(path), list[Prompt]()
+    text = read_text(path)
+    prompts = list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
     else:
-        table, line, keys = csv.DictReader(io.StringIO(text, newline="")), 1, set[tuple[str, int, int]]()
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        line = 1
+        keys = set[tuple[str, int, int]]()
         key_columns = {"session", "block_num", "trial_num"}
         try:
             columns = set(table.fieldnames or [])
-            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (set(), key_columns):
-                raise KitError("needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
-                               "'block_num' and 'trial_num'")
+            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (
+                set(),
+                key_columns,
+            ):
+                raise KitError(
+                    "needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
+                    "'block_num' and 'trial_num'"
+                )
             for row in table:
                 line = table.line_num
                 sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
-                session, labels = (row.get("session") or "").strip(), tuple(to_ids(row.get("phonemes") or ""))
-                block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
+                session = (row.get("session") or "").strip()
+                labels = tuple(to_ids(row.get("phonemes") or ""))
+                block, number = (
+                    int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num")
+                )
                 if read_sentence(sentence) is None:
-                    raise KitError("the sentence is " + (f"{sentence!r}, a missing value" if sentence else "empty"))
-                if key_columns <= columns and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
+                    raise KitError(
+                        "the sentence is "
+                        + (f"{sentence!r}, a missing value" if sentence else "empty")
+                    )
+                if key_columns <= columns and not re.fullmatch(
+                    r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session
+                ):
                     raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
                 if max(len(sentence), len(labels)) > LABEL_WIDTH:
-                    raise KitError(f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial")
+                    raise KitError(
+                        f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial"
+                    )
                 if key_columns <= columns and (session, block, number) in keys:
                     raise KitError(f"repeats {session} {block} {number}")
                 keys.add((session, block, number))
@@ -105,8 +123,19 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     return prompts
 
 # %% ../../nbs/simulate/recordings.ipynb #5f3a2b53
-MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "lapses": 0.5, "drift": 10.0, "lasting": 1.0,
-                  "session_drift": 1.0, "lost": 0.5, "shared_noise": 10.0, "tempo": 1.0, "wrong_labels": 1.0}
+MOST_DISTURBED = {
+    "day_gain": 1.0,
+    "trial_gain": 1.0,
+    "wander": 1.0,
+    "lapses": 0.5,
+    "drift": 10.0,
+    "lasting": 1.0,
+    "session_drift": 1.0,
+    "lost": 0.5,
+    "shared_noise": 10.0,
+    "tempo": 1.0,
+    "wrong_labels": 1.0,
+}
 
 # %% ../../nbs/simulate/recordings.ipynb #e3b713b4
 @dataclass(frozen=True)
@@ -134,14 +163,39 @@ class SimulateConfig:
     coupling: float = 0.0  # how far crossings, power and arrays hang together; 1: as in T15's recordings; 0 to 1
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"sessions": (1, 1000), "trials": (1, 10_000), "held_out": (0, 1), "seed": SEED,
-                            **{name: (0, most) for name, most in MOST_DISTURBED.items()},
-                            "difficulty": (0, 10), "bins_per_phoneme": (6, 200), "onsets": (0, 2), "coupling": (0, 1)})
+        check_bounds(
+            self,
+            {
+                "sessions": (1, 1000),
+                "trials": (1, 10_000),
+                "held_out": (0, 1),
+                "seed": SEED,
+                **{name: (0, most) for name, most in MOST_DISTURBED.items()},
+                "difficulty": (0, 10),
+                "bins_per_phoneme": (6, 200),
+                "onsets": (0, 2),
+                "coupling": (0, 1),
+            },
+        )
 
 # %% ../../nbs/simulate/recordings.ipynb #2d37a759
 STRICT = SimulateConfig(
-    sessions=40, trials=200, difficulty=0.13, drift=1 / 0.13, shared_noise=1 / 0.13, onsets=0.15, day_gain=0.35,
-    trial_gain=0.2, wander=0.2, lapses=0.06, lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
+    sessions=40,
+    trials=200,
+    difficulty=0.13,
+    drift=1 / 0.13,
+    shared_noise=1 / 0.13,
+    onsets=0.15,
+    day_gain=0.35,
+    trial_gain=0.2,
+    wander=0.2,
+    lapses=0.06,
+    lasting=0.3,
+    session_drift=0.1,
+    lost=0.05,
+    tempo=0.1,
+    wrong_labels=0.02,
+)
 
 # %% ../../nbs/simulate/recordings.ipynb #130a59a7
 T15_DATES = """
@@ -152,7 +206,9 @@ T15_DATES = """
 2024.07.19 2024.07.21 2024.07.28 2025.01.10 2025.01.12 2025.03.14 2025.03.16 2025.03.30 2025.04.13
 """.split()
 TRAINING_ONLY = ("t15.2023.08.11", "t15.2024.03.03", "t15.2024.04.25", "t15.2024.04.28")
-TRAIN_BLOCK, EVALUATION_HALF = 40, 25  # trials
+# trials
+TRAIN_BLOCK = 40
+EVALUATION_HALF = 25
 DROPPED = 0.03  # share of trials that were recorded but not kept
 
 # %% ../../nbs/simulate/recordings.ipynb #3c474cde
@@ -179,26 +235,36 @@ class Schedule:
 
     def __init__(self, config: SimulateConfig) -> None:
         prompts = read_prompts(config.labels) if config.labels is not None else []
-        self.config, self.sessions, self.rows = config, session_names(config.sessions), dict[str, list[Prompt]]()
+        self.config = config
+        self.sessions = session_names(config.sessions)
+        self.rows = dict[str, list[Prompt]]()
         if prompts and prompts[0].session:
             for prompt in prompts:
                 self.rows.setdefault(prompt.session, []).append(prompt)
             if config.sessions > len(self.rows):
-                raise KitError(f"sessions: {config.sessions} requested, but {config.labels} has {len(self.rows)} "
-                               "sessions")
+                raise KitError(
+                    f"sessions: {config.sessions} requested, but {config.labels} has "
+                    f"{len(self.rows)} sessions"
+                )
             try:
                 self.sessions = sorted(self.rows, key=lambda name: (name, day_number(name)))[: config.sessions]
             except KitError as error:
                 raise KitError(f"{config.labels}: {error}") from error
         training = [row for rows in self.rows.values() for row in rows[: config.trials]]
-        self.said = {normalise(row.sentence) for row in training}  # for training, where a table says it
-        self.pools = {held: [one for one in prompts if is_held_out(one.sentence) == held] for held in (False, True)}
+        # for training, where a table says it
+        self.said = {normalise(row.sentence) for row in training}
+        self.pools = {
+            held: [one for one in prompts if is_held_out(one.sentence) == held]
+            for held in (False, True)
+        }
         if not self.pools[False]:
             self.pools = {False: prompts, True: []}
 
     def draw(self, session: str, count: int, held_out: bool) -> list[Prompt]:
         "Return sentences of a session, in order."
-        seed, day, pool = self.config.seed, day_number(session), self.pools[held_out]
+        seed = self.config.seed
+        day = day_number(session)
+        pool = self.pools[held_out]
         if self.rows and not held_out:
             return self.rows[session][:count]
         if self.rows:
@@ -220,18 +286,26 @@ class Schedule:
 
     def trials(self, session: str) -> list[Prompt]:
         "Return the trials of a session in the order of recording: training blocks first, then evaluation blocks."
-        config, training = self.config, self.draw(session, self.config.trials, held_out=False)
-        rng, trials = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
+        config = self.config
+        training = self.draw(session, self.config.trials, held_out=False)
+        rng = np.random.default_rng([config.seed, 7, day_number(session)])
+        trials = list[Prompt]()
 
         def add_blocks(prompts: list[Prompt], size: int, first: int, *splits: str) -> None:
             count = len(prompts) // len(splits)  # of each split, in blocks of nearly equal size
             parts = -(-count // size)
-            edges = [len(splits) * round(part * count / parts) for part in range(parts + 1)] if count else []
+            edges = (
+                [len(splits) * round(part * count / parts) for part in range(parts + 1)]
+                if count
+                else []
+            )
             for block, (start, end) in enumerate(pairwise(edges), first):
                 steps = 1 + (rng.random(end - start) < DROPPED)
                 for index, number in enumerate((np.cumsum(steps) - steps[0]).tolist()):
                     split = splits[index * len(splits) // (end - start)]
-                    trials.append(replace(prompts[start + index], block=block, number=number, split=split))
+                    trials.append(
+                        replace(prompts[start + index], block=block, number=number, split=split)
+                    )
 
         if training[0].session:  # a table has blocks and numbers of its own
             trials += [replace(prompt, split="train") for prompt in training]
@@ -239,9 +313,13 @@ class Schedule:
             add_blocks(training, TRAIN_BLOCK, 1, "train")
         evaluated = config.held_out and (session not in TRAINING_ONLY or len(self.sessions) == 1)
         count = max(1, round(config.held_out * len(training))) if evaluated else 0
-        held_out, last_block = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in trials)
+        held_out = self.draw(session, 2 * count, held_out=True)
+        last_block = max(prompt.block for prompt in trials)
         add_blocks(held_out, EVALUATION_HALF, last_block + 1, "val", "test")
-        return [replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence)) for trial in trials]
+        return [
+            replace(trial, session=session, labels=trial.labels or labels_of(trial.sentence))
+            for trial in trials
+        ]
 
 # %% ../../nbs/simulate/recordings.ipynb #f0bdc3d3
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")
@@ -263,10 +341,14 @@ def targets(label: int) -> np.ndarray:  # (1 or 2, len(GESTURES)) float64, betwe
     for glide in (glide for glide in GLIDES if glide in features):
         rest = features - {glide}
         parts = [rest, rest - {"low", "mid", "central", "front", "back"} | set(GLIDES[glide])]
-    return np.array([[float(name in part or name == "effort") for name in GESTURES] for part in parts])
+    return np.array(
+        [[float(name in part or name == "effort") for name in GESTURES] for part in parts]
+    )
 
 # %% ../../nbs/simulate/recordings.ipynb #32b53676
-LEAD, TAIL = 1.8, 1.2  # mean quiet time before and after, in mean label durations
+# mean quiet time before and after, in mean label durations
+LEAD = 1.8
+TAIL = 1.2
 LONG = frozenset(["AA", "AE", "AO", "AW", "AY", "ER", "EY", "IY", "OW", "OY", "UW"])
 SHORT = frozenset(["AH", "IH", "UH", "EH", "D", "DH", "HH", "R", "T", "V"])
 TEMPO_SPREAD = 0.12  # standard deviation of a trial's log tempo
@@ -314,17 +396,22 @@ def trajectory(
     times = np.arange(-margin, timing.num_bins + margin) + 0.5
     weights = np.exp(-(np.abs(times[:, None] - centres) / widths) / BLEND)  # (T, segments)
     width = BLEND * (timing.edges[-1] - timing.edges[0]) / len(timing.labels)
-    before, after = (timing.edges[0] - times) / width - 1, (times - timing.edges[-1]) / width - 1
+    before = (timing.edges[0] - times) / width - 1
+    after = (times - timing.edges[-1]) / width - 1
     rest = np.exp(np.clip(before, -30, 30)) + np.exp(np.clip(after, -30, 30))
-    # einsum sums in one fixed order; a BLAS product may not, and a seed must always give the same bytes
+    # einsum sums in one fixed order; a BLAS product may not, and a seed must always give the same
+    # bytes
     return np.einsum("ts,sg->tg", weights, np.concatenate(rows)) / (weights.sum(1) + rest)[:, None]
 
 # %% ../../nbs/simulate/recordings.ipynb #1f0da423
-ARRAY_SIZE, NUM_ELECTRODES = 64, 256
+ARRAY_SIZE = 64
+NUM_ELECTRODES = 256
 TUNING = 0.3  # standard deviation of an average electrode's weight per gesture, log rate
 INFORMATION = (1.0, 0.8, 0.7, 0.5)  # relative depth of tuning: ventral 6v, area 4, 55b, dorsal 6v
 LEADS = (4, 3, 7, 5)  # mean lead of the four arrays before the movement, bins
-LAG_SPREAD, MAX_LAG = 2.0, 40  # standard deviation of the lag among the electrodes of an array; largest; bins
+# standard deviation of the lag among the electrodes of an array; largest; bins
+LAG_SPREAD = 2.0
+MAX_LAG = 40
 ADAPTATION_BINS = 5.0  # time constant of adaptation, bins
 ADAPTATION = (0.9, 1.0)  # share of a lasting drive that adaptation removes: range among electrodes
 TUNED_SHARE = 0.5  # share of the gestures that an electrode responds to
@@ -335,9 +422,15 @@ SHARED_DEPTH = 0.08  # their effect on the log rate
 SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lowers
 SPIKE_POWER = 0.24  # what one crossing adds to the power
 # with `coupling`: one source for all arrays, fewer crossings, and power that is mostly theirs
-COMMON_DEPTH, COMMON_REACH = 0.23, (1.0, 1.0, 0.8, 0.1)  # effect on the log rate, and on the hum; on each array
-COUPLED_COUNT, COUPLED_RANGE, COUPLED_SPIKES = 0.11, 1.0, 1.8  # MEAN_COUNT, its log spread, SPIKE_POWER
-PAIRED_SHARE, HEARD_TWICE = 0.17, 0.5  # of pairs of neighbours; of the crossings in such a pair, heard by both
+COMMON_DEPTH = 0.23  # effect on the log rate, and on the hum
+COMMON_REACH = (1.0, 1.0, 0.8, 0.1)  # on each array
+# MEAN_COUNT, its log spread, SPIKE_POWER
+COUPLED_COUNT = 0.11
+COUPLED_RANGE = 1.0
+COUPLED_SPIKES = 1.8
+# of pairs of neighbours; of the crossings in such a pair, heard by both
+PAIRED_SHARE = 0.17
+HEARD_TWICE = 0.5
 
 # %% ../../nbs/simulate/recordings.ipynb #410abb8c
 class Participant:
@@ -350,9 +443,12 @@ class Participant:
         coupling: float = 0.0,  # how far crossings, power and arrays hang together
         shared_noise: float = 1.0,  # factor of the noise that electrodes of an array have in common
     ) -> None:
-        self.seed, shape = seed, (NUM_ELECTRODES, len(GESTURES))
+        self.seed = seed
+        shape = (NUM_ELECTRODES, len(GESTURES))
         # draws of their own leave the others alone
-        rng, onset, common, pairs = (np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18))
+        rng, onset, common, pairs = (
+            np.random.default_rng([seed, salt]) for salt in (1, 16, 17, 18)
+        )
         leads, information, reach = (np.repeat(np.asarray(values, np.float64), ARRAY_SIZE)
                                      for values in (LEADS, INFORMATION, COMMON_REACH))
         lags = np.rint(LAG_SPREAD * rng.standard_normal(NUM_ELECTRODES) - leads)
@@ -361,25 +457,35 @@ class Participant:
         profiles = np.exp(0.6 * rng.standard_normal((len(LEADS), len(GESTURES))))
         depth = information * np.exp(0.5 * rng.standard_normal(NUM_ELECTRODES))
         # (256, G) scale of the tuning weights, 0 where untuned
-        self.depth = depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
-        # (256, G) standard normal; the part of the tuning that never changes, also of the distant neurons in the power
-        self.tuning, self.power_tuning = rng.standard_normal(shape), rng.standard_normal(shape)
+        self.depth = (
+            depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
+        )
+        # (256, G) standard normal; the part of the tuning that never changes, also of the distant
+        # neurons in the power
+        self.tuning = rng.standard_normal(shape)
+        self.power_tuning = rng.standard_normal(shape)
         log_count = np.log(MEAN_COUNT) + coupling * np.log(COUPLED_COUNT / MEAN_COUNT)
         spread = 0.5 + coupling * (COUPLED_RANGE - 0.5)
-        self.log_rate = log_count + spread * rng.standard_normal(NUM_ELECTRODES)  # (256,) crossings per bin at rest
+        # (256,) crossings per bin at rest
+        self.log_rate = log_count + spread * rng.standard_normal(NUM_ELECTRODES)
         self.floor = np.exp(0.25 * rng.standard_normal(NUM_ELECTRODES))  # (256,) power at rest
         loadings = rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN
-        self.shared = shared_noise * (SHARED_DEPTH * loadings)  # (256, 2) of the array's shared noise
-        self.adapted = rng.uniform(*ADAPTATION, NUM_ELECTRODES)  # (256,) share of a lasting drive that it removes
+        # (256, 2) of the array's shared noise
+        self.shared = shared_noise * (SHARED_DEPTH * loadings)
+        # (256,) share of a lasting drive that it removes
+        self.adapted = rng.uniform(*ADAPTATION, NUM_ELECTRODES)
         self.dead = rng.random(NUM_ELECTRODES) < DEAD_SHARE  # (256,) bool
         # (2, 256) response of crossings and of power to the beginning of any sound
         self.onset = onsets * information * (1 + 0.5 * onset.standard_normal((2, NUM_ELECTRODES)))
         spread_common = np.exp(0.4 * common.standard_normal(NUM_ELECTRODES))
-        self.common = coupling * COMMON_DEPTH * reach * spread_common  # (256,) of the noise that all arrays share
+        # (256,) of the noise that all arrays share
+        self.common = coupling * COMMON_DEPTH * reach * spread_common
         # what one crossing adds to the power
         self.spike_power = SPIKE_POWER + coupling * (COUPLED_SPIKES - SPIKE_POWER)
         # (pairs,) electrodes of which the next one hears the same neurons
-        self.paired = 2 * np.flatnonzero(pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE)
+        self.paired = 2 * np.flatnonzero(
+            pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE
+        )
 
 # %% ../../nbs/simulate/recordings.ipynb #2f4a7408
 DRIFT_DAYS = 150.0  # time constant of the walk, days
@@ -410,13 +516,15 @@ def electrodes_on(
     lasting: float = 1.0,  # share of the permanent tuning that does not drift either
 ) -> Electrodes:
     "Return the electrodes of a participant on a day."
-    drift, shape = difficulty * drift, (NUM_ELECTRODES, len(GESTURES) + 1)
+    drift = difficulty * drift
+    shape = (NUM_ELECTRODES, len(GESTURES) + 1)
     decay = np.exp(-drift / DRIFT_DAYS)  # of a discrete Ornstein-Uhlenbeck process
     walk = np.random.default_rng([who.seed, 2, 0]).standard_normal(shape, dtype=np.float32)
     for number in range(1, day + 1):
         step = np.random.default_rng([who.seed, 2, number]).standard_normal(shape, dtype=np.float32)
         walk = np.float32(decay) * walk + np.float32(np.sqrt(1 - decay**2)) * step
-    state, log_gain = walk[:, :-1].astype(np.float64), GAIN_SPREAD * drift * walk[:, -1].astype(np.float64)
+    state = walk[:, :-1].astype(np.float64)
+    log_gain = GAIN_SPREAD * drift * walk[:, -1].astype(np.float64)
     # what another electrode's walk adds is independent of this one's
     base, distant = (np.sqrt(lasting) * fixed + np.sqrt(1 - lasting) * np.roll(state, shift, 0)
                      for shift, fixed in enumerate((who.tuning, who.power_tuning), 1))
@@ -426,22 +534,29 @@ def electrodes_on(
     depth = TUNING * 2.0 ** (1 - difficulty) * who.depth * np.exp(0.5 * log_gain)[:, None]
     depth[:, GESTURES.index("effort")] *= EFFORT_DEPTH
     power = np.sqrt(1 - DISTANT_SHARE**2) * tuning + DISTANT_SHARE * distant
-    periods, phases = rng.uniform(40, 200, NUM_ELECTRODES), rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
+    periods = rng.uniform(40, 200, NUM_ELECTRODES)
+    phases = rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
     return Electrodes(who, difficulty, depth * tuning, depth * power, who.log_rate + log_gain,
                       np.stack([periods, phases]), who.dead)
 
 # %% ../../nbs/simulate/recordings.ipynb #46efc8f0
-SLOW_BINS, SLOW_DEPTH = 30, 0.32  # spacing of the knots; standard deviation of the log rate at a knot
+SLOW_BINS = 30  # spacing of the knots
+SLOW_DEPTH = 0.32  # standard deviation of the log rate at a knot
 SHARED_BINS = 12
 WANDER_DEPTH = 0.15  # amplitude of the log rate's change over a session
-ONSET_LEAD, ONSET_WIDTH = 3.0, 4.0  # bins before the beginning of the sound; standard deviation of the pulse
+ONSET_LEAD = 3.0  # bins before the beginning of the sound
+ONSET_WIDTH = 4.0  # standard deviation of the pulse
 POWER_SHAPE = 6.0  # gamma shape of the hum: coefficient of variation 0.41
 POWER_DEPTH = 0.45  # modulation of the hum by gestures, relative to that of the rate
-POWER_SLOW, POWER_SHARED = 0.35, 0.7  # likewise by slow and shared noise
+# likewise by slow and shared noise
+POWER_SLOW = 0.35
+POWER_SHARED = 0.7
 LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the resting rate
 
 # %% ../../nbs/simulate/recordings.ipynb #ac35dfa7
-def knotted_noise(num_bins: int, spacing: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+def knotted_noise(
+    num_bins: int, spacing: int, columns: int, rng: np.random.Generator
+) -> np.ndarray:
     "Columns of noise, linear between knots, at which it is standard normal; (num_bins, columns)."
     knots = rng.standard_normal((num_bins // spacing + 2, columns))
     index, part = np.divmod(np.arange(num_bins), spacing)
@@ -456,7 +571,8 @@ def drive(
 ) -> np.ndarray:  # (num_bins, 256)
     "Return each electrode's response to the gestures, adapted and at its lag."
     response = np.einsum("tg,eg->te", course, weights)
-    decay, average = np.exp(-1 / ADAPTATION_BINS), np.zeros_like(response)
+    decay = np.exp(-1 / ADAPTATION_BINS)
+    average = np.zeros_like(response)
     for index in range(1, len(response)):  # of the bins before each bin
         average[index] = decay * average[index - 1] + (1 - decay) * response[index - 1]
     response = response - who.adapted * average
@@ -472,28 +588,44 @@ def record_trial(
     gain: np.ndarray | float = 1.0,  # (T, 1) gain of the tuning
 ) -> np.ndarray:  # (T, 512) float32: log(1 + threshold crossings), then spike-band power
     "Return the features of a trial, before z-scoring."
-    who, nuisance, bins, arrays = electrodes.participant, electrodes.nuisance, timing.num_bins, len(LEADS)
-    sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(bins, arrays, SHARED_FACTORS)
-    shared = np.einsum("taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS))
+    who = electrodes.participant
+    nuisance = electrodes.nuisance
+    bins = timing.num_bins
+    arrays = len(LEADS)
+    sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(
+        bins, arrays, SHARED_FACTORS
+    )
+    shared = np.einsum(
+        "taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS)
+    )
     period, phase = electrodes.wander
-    shared = shared.reshape(bins, NUM_ELECTRODES) + WANDER_DEPTH * np.sin(2 * np.pi * position / period + phase)
+    shared = shared.reshape(bins, NUM_ELECTRODES) + WANDER_DEPTH * np.sin(
+        2 * np.pi * position / period + phase
+    )
     slow = SLOW_DEPTH * knotted_noise(bins, SLOW_BINS, NUM_ELECTRODES, rng)
     common = knotted_noise(bins, SHARED_BINS, 1, rng.spawn(1)[0]) * who.common
 
     course = trajectory(timing, MAX_LAG)
     starts = timing.edges[:-1][timing.labels != SILENCE] - ONSET_LEAD
     distance = np.arange(bins)[:, None] + 0.5 - starts
-    onsets = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)  # a pulse at each sound
+    # a pulse at each sound
+    onsets = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)
     log_change = gain * drive(course, electrodes.weights, who) + onsets * who.onset[0]
     log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(electrodes.dead, 0.0, rate))
-    pair_rng, pair = rng.spawn(1)[0], who.paired + 1
+    pair_rng = rng.spawn(1)[0]
+    pair = who.paired + 1
     copies = pair_rng.binomial(counts[:, who.paired], HEARD_TWICE) * ~electrodes.dead[pair]
     counts[:, pair] = pair_rng.binomial(counts[:, pair], 1 - HEARD_TWICE) + copies
 
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
-    hum = hum + POWER_DEPTH * onsets * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
+    hum = (
+        hum
+        + POWER_DEPTH * onsets * who.onset[1]
+        + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
+        + common
+    )
     hum = np.where(electrodes.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
     flicker[:, pair] = flicker[:, who.paired]
@@ -502,18 +634,25 @@ def record_trial(
 
 # %% ../../nbs/simulate/recordings.ipynb #b6bf8e40
 WANDER_BINS = 60  # time constant of the gain within a trial: 1.2 s
-LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left of the tuning in it
+LAPSE_BINS = 85  # mean length of a lapse: 1.7 s
+LAPSE_GAIN = 0.1  # what is left of the tuning in it
 
 # %% ../../nbs/simulate/recordings.ipynb #015c6d93
-def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
+def tuning_gain(
+    config: SimulateConfig, day: float, bins: int, rng: np.random.Generator
+) -> np.ndarray:  # (T, 1)
     "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
     from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
 
     trial = day + config.trial_gain * rng.standard_normal()
-    decay, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
+    decay = np.exp(-1 / WANDER_BINS)
+    start = rng.standard_normal()
     noise = rng.standard_normal(bins) * np.sqrt(1 - decay**2)
-    gain = np.exp(trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0])
-    share, lapse = config.lapses, np.zeros(bins, bool)
+    gain = np.exp(
+        trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0]
+    )
+    share = config.lapses
+    lapse = np.zeros(bins, bool)
     if share > 0:  # lapses and the time between them are exponential
         inside = rng.random() < share
         lengths = rng.exponential([LAPSE_BINS * (1 - share) / share, LAPSE_BINS], (bins, 2))
@@ -544,7 +683,9 @@ LONG_SESSION = 200  # trials
 def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
     "Return the sums over a trial that z-scoring needs."
     values = features.astype(np.float64)
-    return np.stack([np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)])
+    return np.stack(
+        [np.full(values.shape[1], float(len(values))), values.sum(0), (values * values).sum(0)]
+    )
 
 # %% ../../nbs/simulate/recordings.ipynb #74d45025
 def zscore(
@@ -567,14 +708,21 @@ class SessionSimulator:
         who: Participant,
         planned: list[Prompt],  # of one session, in order of recording
     ) -> None:
-        self.config, self.planned = config, planned
+        self.config = config
+        self.planned = planned
         self.day = day_number(planned[0].session)
-        self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
-        # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that comes in its course
-        gain, loss, tempo, mixing = (np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14))
+        self.electrodes = electrodes_on(
+            who, self.day, config.difficulty, config.drift, config.lasting
+        )
+        # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that
+        # comes in its course
+        gain, loss, tempo, mixing = (
+            np.random.default_rng([config.seed, salt, self.day]) for salt in (11, 12, 13, 14)
+        )
         self.log_gain = config.day_gain * gain.standard_normal()
         self.tempo = float(np.exp(config.tempo * tempo.standard_normal()))
-        self.fate, self.moment = loss.random(NUM_ELECTRODES), loss.integers(0, LONG_SESSION, NUM_ELECTRODES)
+        self.fate = loss.random(NUM_ELECTRODES)
+        self.moment = loss.integers(0, LONG_SESSION, NUM_ELECTRODES)
         self.others = mixing.permutation(NUM_ELECTRODES)
 
     def __len__(self) -> int:
@@ -587,13 +735,20 @@ class SessionSimulator:
         position: int,  # number of trials recorded before in this session
     ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring; the time of what is said
         "Return the recording of an attempt."
-        config, electrodes = self.config, self.electrodes
+        config = self.config
+        electrodes = self.electrodes
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
         weights = [electrodes.weights, electrodes.power_weights]
         if share > 0:  # part of the tuning is replaced by another electrode's
-            weights = [np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights]
-        lost = (self.fate < config.lost) | ((self.fate < 1.5 * config.lost) & (self.moment <= position))
-        electrodes = replace(electrodes, weights=weights[0], power_weights=weights[1], dead=electrodes.dead | lost)
+            weights = [
+                np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights
+            ]
+        lost = (self.fate < config.lost) | (
+            (self.fate < 1.5 * config.lost) & (self.moment <= position)
+        )
+        electrodes = replace(
+            electrodes, weights=weights[0], power_weights=weights[1], dead=electrodes.dead | lost
+        )
         disturbances = rng.spawn(1)[0]  # so that they leave the other draws alone
         phonemes = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
         timing = draw_timing(phonemes, config.bins_per_phoneme * self.tempo, rng)
@@ -614,16 +769,25 @@ class SessionSimulator:
 
     def finished(self, position: int, raw: np.ndarray, preceding: Iterable[np.ndarray]) -> Trial:
         "Return a planned trial, with its features z-scored by the moments of those before it."
-        plan, features = self.planned[position], zscore(raw, preceding)
+        plan = self.planned[position]
+        features = zscore(raw, preceding)
         if self.config.coupling:
             features = np.minimum(features, LARGEST)
-        return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
-                     sentence=plan.sentence)
+        return Trial(
+            features,
+            np.array(plan.labels, np.int64),
+            plan.session,
+            plan.block,
+            plan.number,
+            sentence=plan.sentence,
+        )
 
     def trial(self, position: int) -> Trial:
         "Return one planned trial; makes up to 20 others for their statistics."
         preceding = range(max(position - WINDOW, -CALIBRATION), position)
-        return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in preceding])
+        return self.finished(
+            position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in preceding]
+        )
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "Yield all trials in order of recording, each with its split."
@@ -643,10 +807,14 @@ def open_sessions(config: SimulateConfig, plan: Schedule | None = None) -> list[
 # %% ../../nbs/simulate/recordings.ipynb #fcfb53e2
 def write_session(session: SessionSimulator, folder: Path, progress: tqdm) -> int:
     "Simulate a session and write its trials to its files in hdf5_data_final, one at a time; returns bins written."
-    total, splits = 0, {plan.split for plan in session.planned}
+    total = 0
+    splits = {plan.split for plan in session.planned}
     with ExitStack() as stack:
-        writers = {split: stack.enter_context(SessionWriter(folder / session.planned[0].session, split))
-                   for split in SPLITS if split in splits}
+        writers = {
+            split: stack.enter_context(SessionWriter(folder / session.planned[0].session, split))
+            for split in SPLITS
+            if split in splits
+        }
         for split, trial in session:
             writers[split].write(trial)
             total += len(trial.features)
@@ -660,21 +828,36 @@ def simulate(
     progress: bool = True,  # show a progress bar
 ) -> str:  # what was written, in a line
     "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
-    out, plan = Path(out), Schedule(config)
-    trained = sum(min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions)
+    out = Path(out)
+    plan = Schedule(config)
+    trained = sum(
+        min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions
+    )
     bins = trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
-    needed, free = bins * NUM_FEATURES * 4 / 1e9, free_bytes(out) / 1e9
+    needed = bins * NUM_FEATURES * 4 / 1e9
+    free = free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")
-    if out.exists() and any(not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()):
+    if out.exists() and any(
+        not path.name.startswith(".hdf5_data_final.") for path in out.iterdir()
+    ):
         raise KitError(f"{out}: is not empty; choose a new folder")
     if 1.1 * needed > free:
         raise KitError(f"{out}: about {needed:.1f} GB are needed, but only {free:.1f} GB are free")
     sessions = open_sessions(config, plan)
     check_writable(out)
-    counts = {split: sum(one.split == split for session in sessions for one in session.planned) for split in SPLITS}
+    counts = {
+        split: sum(one.split == split for session in sessions for one in session.planned)
+        for split in SPLITS
+    }
     interval = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
-    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress, mininterval=interval)
+    bar = tqdm(
+        total=sum(counts.values()),
+        unit="trial",
+        desc="simulate",
+        disable=not progress,
+        mininterval=interval,
+    )
     with bar, atomic_folder(out / "hdf5_data_final") as folder:
         num_bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))

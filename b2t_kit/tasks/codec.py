@@ -51,9 +51,13 @@ class CodecConfig:
         for item in fields(self):
             least = 0 if item.name in ("delay", "encoder") else 1
             if not least <= getattr(self, item.name) <= 2**16:
-                raise KitError(f"{item.name}: {getattr(self, item.name)} is not in [{least}, {2**16}]")
+                raise KitError(
+                    f"{item.name}: {getattr(self, item.name)} is not in [{least}, {2**16}]"
+                )
         if self.width % self.heads or self.heads % self.shared or self.width % 2:
-            raise KitError(f"width {self.width}, heads {self.heads} and shared {self.shared} do not divide")
+            raise KitError(
+                f"width {self.width}, heads {self.heads} and shared {self.shared} do not divide"
+            )
 
     @property
     def end(self) -> int:
@@ -96,7 +100,9 @@ def undelayed(
 ) -> torch.Tensor:  # (frames, channels) int64
     "Return the codes of a whole table, all channels at the same moment."
     starts = [1 + channel * config.delay for channel in range(config.channels)]
-    return torch.stack([table[start:start + config.frames, channel] for channel, start in enumerate(starts)], 1)
+    return torch.stack(
+        [table[start : start + config.frames, channel] for channel, start in enumerate(starts)], 1
+    )
 
 # %% ../../nbs/tasks/codec.ipynb #08568eec
 class Norm(nn.Module):
@@ -115,7 +121,9 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, config: CodecConfig, causal: bool = False) -> None:
         super().__init__()
-        self.heads, self.shared, self.causal = config.heads, config.shared, causal
+        self.heads = config.heads
+        self.shared = config.shared
+        self.causal = causal
         size = config.width // config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.pair = nn.Linear(config.width, 2 * config.shared * size, bias=False)
@@ -124,7 +132,9 @@ class GroupedAttention(nn.Module):
     def forward(self, values: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         query = self.query(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, D)
         key, value = self.pair(source).unflatten(-1, (2, self.shared, -1)).permute(2, 0, 3, 1, 4)
-        key, value = (part.repeat_interleave(self.heads // self.shared, dim=1) for part in (key, value))
+        key, value = (
+            part.repeat_interleave(self.heads // self.shared, dim=1) for part in (key, value)
+        )
         output = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.out(output.transpose(1, 2).flatten(2))
 
@@ -153,12 +163,15 @@ class CodecModel(nn.Module):
 
     def __init__(self, config: CodecConfig = CodecConfig()) -> None:
         super().__init__()
-        self.config, width = config, config.width
+        self.config = config
+        width = config.width
         self.bytes = nn.Embedding(256, width)
         self.text_place = nn.Embedding(config.text, width)
         self.encoder = nn.ModuleList(CodecLayer(config) for _ in range(config.encoder))
         self.source_norm = Norm(width)
-        self.codes = nn.ModuleList(nn.Embedding(config.audio + 3, width) for _ in range(config.channels))
+        self.codes = nn.ModuleList(
+            nn.Embedding(config.audio + 3, width) for _ in range(config.channels)
+        )
         self.place = nn.Embedding(config.length, width)
         self.decoder = nn.ModuleList(CodecLayer(config, cross=True) for _ in range(config.decoder))
         self.norm = Norm(width)
@@ -187,7 +200,9 @@ def write_codes(
 ) -> torch.Tensor:  # (B, frames, channels) int64
     "Return the likeliest codes for each text."
     config = model.config
-    template = delayed(torch.zeros(config.frames, config.channels, dtype=torch.int64), config).to(text.device)
+    template = delayed(torch.zeros(config.frames, config.channels, dtype=torch.int64), config).to(
+        text.device
+    )
     table = template.expand(len(text), -1, -1).clone()
     for frame in range(1, config.length):
         likeliest = model(text, table)[:, frame - 1, :, :config.audio].argmax(-1)
@@ -239,7 +254,9 @@ def codec_batch(
     filled = numbers + [0] * (size - len(numbers))
     texts, codes = zip(*(example(number, config) for number in filled))
     tables = torch.stack([delayed(row, config) for row in codes])
-    hidden = torch.tensor([*(without or [False] * len(numbers)), *[False] * (len(filled) - len(numbers))])
+    hidden = torch.tensor(
+        [*(without or [False] * len(numbers)), *[False] * (len(filled) - len(numbers))]
+    )
     weight = (torch.arange(len(filled)) < len(numbers)).float()
     text = torch.stack(texts) * ~hidden[:, None]
     return CodecBatch(text, tables, torch.tensor(filled), weight, step_rows)
@@ -260,7 +277,10 @@ class CodecTask(Task, TaskSettings):
     def __post_init__(self) -> None:
         check_bounds(self, {"first_channel": (0, 1e6), "textless": (0, 1)})
         if not 1 <= self.batch_size <= self.examples <= 2**40:
-            raise KitError(f"batch_size: {self.batch_size} is not in [1, {self.examples}], the examples of an epoch")
+            raise KitError(
+                f"batch_size: {self.batch_size} is not in [1, {self.examples}], the examples of "
+                "an epoch"
+            )
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -276,50 +296,89 @@ class CodecTask(Task, TaskSettings):
         return synthetic(number, config)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": "codec", **{item.name: getattr(self, item.name) for item in fields(CodecTask)},
-                "model": to_dict(self.model)}
+        return {
+            "name": "codec",
+            **{item.name: getattr(self, item.name) for item in fields(CodecTask)},
+            "model": to_dict(self.model),
+        }
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         text, codes = self.example(0, self.model)
-        return {"examples": self.examples, "first": int((codes * torch.arange(1, codes.shape[1] + 1)).sum())}
+        return {
+            "examples": self.examples,
+            "first": int((codes * torch.arange(1, codes.shape[1] + 1)).sum()),
+        }
 
     def plan(self) -> dict[str, str]:
         source = "synthetic" if type(self) is CodecTask else "given"
-        return {"codes": f"{source}: {self.examples} examples to train on, {VALIDATION} to validate on; "
-                f"{self.model.channels} channels of {self.model.frames} frames, {self.batch_size} per step"}
+        return {
+            "codes": f"{source}: {self.examples} examples to train on, {VALIDATION} to validate on; "
+            f"{self.model.channels} channels of {self.model.frames} frames, {self.batch_size} "
+            "per step"
+        }
 
     def build_model(self) -> CodecModel:
         return CodecModel(self.model)
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         plain = ("*norm*", "*place.*", "bytes.*", "codes.*")
-        return group_parameters(model, [GroupRule("norms and embeddings", plain, config.lr, 0.0),
-                                        GroupRule("matrices", ("*",), config.lr, config.weight_decay)])
+        return group_parameters(
+            model,
+            [
+                GroupRule("norms and embeddings", plain, config.lr, 0.0),
+                GroupRule("matrices", ("*",), config.lr, config.weight_decay),
+            ],
+        )
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[CodecBatch], None, None]:
+
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[CodecBatch], None, None]:
         check_shares(self.batch_size, device.world, config.accumulation)
         parts = config.accumulation * device.world
-        size, first = rows_per_batch(self.batch_size, parts, device.chips), device.rank * config.accumulation
+        size = rows_per_batch(self.batch_size, parts, device.chips)
+        first = device.rank * config.accumulation
         for step in count(position):
             epoch, number = divmod(step, self.examples // self.batch_size)
-            order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(self.examples)
+            order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(
+                self.examples
+            )
             examples = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
-            micro_batches = [examples[part::parts] for part in range(first, first + config.accumulation)]
-            textless = {row for row in examples
-                        if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
-            yield [codec_batch(rows, self.model, self.batch_size, size, [row in textless for row in rows],
-                               example=self.example) for rows in micro_batches]
+            micro_batches = [
+                examples[part::parts] for part in range(first, first + config.accumulation)
+            ]
+            textless = {
+                row
+                for row in examples
+                if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless
+            }
+            yield [
+                codec_batch(
+                    rows,
+                    self.model,
+                    self.batch_size,
+                    size,
+                    [row in textless for row in rows],
+                    example=self.example,
+                )
+                for rows in micro_batches
+            ]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:
         logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
         targets = batch.codes[:, 1:]
-        losses = functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")  # (B, N, channels)
+        # (B, N, channels)
+        losses = functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
         weights = (targets <= self.model.end).float()
         weights[..., 0] *= self.first_channel
         by_row = (losses * weights).sum((1, 2)) / weights.sum((1, 2))
         audio = targets < self.model.audio
         hits = ((logits.argmax(-1) == targets) & audio).sum((1, 2)) / audio.sum((1, 2))
-        return LossSum((batch.weight * by_row).sum(), (batch.weight > 0).sum(), {"right": (batch.weight * hits).sum()})
+        return LossSum(
+            (batch.weight * by_row).sum(),
+            (batch.weight > 0).sum(),
+            {"right": (batch.weight * hits).sum()},
+        )
 
     def validation(self, device: Device) -> CodecBatch:
         "This process's share of the examples for validation."
@@ -330,9 +389,14 @@ class CodecTask(Task, TaskSettings):
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         return mean_loss(self, model, [self.validation(device)], device)
 
-    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[CodecBatch]], list[CodecBatch]]:
+
+    def shapes(
+        self, config: TrainConfig, device: Device
+    ) -> tuple[list[list[CodecBatch]], list[CodecBatch]]:
         "Return a step without weight, and the validation: all batches have one shape."
-        blank = [replace(part, weight=0 * part.weight) for part in next(self.batches(config, device, 0))]
+        blank = [
+            replace(part, weight=0 * part.weight) for part in next(self.batches(config, device, 0))
+        ]
         return [blank], [self.validation(device)]
 
     def size(self, batch: CodecBatch) -> dict[str, int]:
@@ -343,10 +407,13 @@ class CodecTask(Task, TaskSettings):
 
     def demonstrate(self, model: nn.Module, step: int, folder: Path) -> None:
         "Write the codes of two texts that were not trained on, as demo_STEP.npz in the run folder."
-        if next(model.parameters()).device.type == "xla":  # one frame after another would be a program each
+        # one frame after another would be a program each
+        if next(model.parameters()).device.type == "xla":
             with torch.device("meta"):
                 copy = CodecModel(self.model)
-            copy.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()}, assign=True)
+            copy.load_state_dict(
+                {name: value.cpu() for name, value in model.state_dict().items()}, assign=True
+            )
             model = copy
         batch = codec_batch([self.examples, self.examples + 1], self.model, 2, example=self.example)
         codes = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
@@ -363,7 +430,9 @@ def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     "Return the shape of an array in an open npz file, from its header alone."
     with file.zip.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
-        shape, *_ = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(member)
+        shape, *_ = (
+            np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        )(member)
     return shape
 
 # %% ../../nbs/tasks/codec.ipynb #1f4fe0bf
@@ -374,21 +443,33 @@ def read_codes(
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             shapes = [array_shape(file, name) for name in ("text", "codes")]
-            if (needed := 9 * sum(map(math.prod, shapes))) > min(2**32, free_memory() / 2):  # bytes, with int64
-                raise KitError(f"{path}: its arrays {shapes[0]}, {shapes[1]} take {gib(needed)}; give fewer examples")
+            # bytes, with int64
+            if (needed := 9 * sum(map(math.prod, shapes))) > min(2**32, free_memory() / 2):
+                raise KitError(
+                    f"{path}: its arrays {shapes[0]}, {shapes[1]} take {gib(needed)}; give fewer "
+                    "examples"
+                )
             if shapes[1][-1:] > (MOST_CHANNELS,):
-                raise KitError(f"{path}: 'codes' is {shapes[1]}; expected (examples, frames, at most {MOST_CHANNELS} "
-                               "channels)")
-            text, codes = np.asarray(file["text"]), np.asarray(file["codes"])
+                raise KitError(
+                    f"{path}: 'codes' is {shapes[1]}; expected (examples, frames, at most "
+                    f"{MOST_CHANNELS} channels)"
+                )
+            text = np.asarray(file["text"])
+            codes = np.asarray(file["codes"])
     except KeyError as error:
         raise KitError(f"{path}: lacks the array 'text' or 'codes'") from error
     except KitError:
         raise
     except Exception as error:  # whatever NumPy and zipfile raise for a damaged file
-        raise KitError(f"{path}: is not there, is not an npz file of numbers, or is damaged") from error
+        raise KitError(
+            f"{path}: is not there, is not an npz file of numbers, or is damaged"
+        ) from error
     for name, array, axes in (("text", text, 2), ("codes", codes, 3)):
         if array.dtype.kind not in "iu" or array.ndim != axes or 0 in array.shape:
-            raise KitError(f"{path}: '{name}' is {array.dtype} {array.shape}; expected whole numbers with {axes} axes")
+            raise KitError(
+                f"{path}: '{name}' is {array.dtype} {array.shape}; expected whole numbers with "
+                f"{axes} axes"
+            )
         if not 0 <= int(array.min()) <= int(array.max()) < (256 if name == "text" else 2**16):
             raise KitError(f"{path}: '{name}' has numbers from {array.min()} to {array.max()}")
     if len(text) != len(codes) or len(text) <= VALIDATION:
@@ -407,7 +488,11 @@ class GivenCodes(CodecTask):
         return self.table[0][number], self.table[1][number]
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
-        return {"codes": hashlib.sha256(b"".join(codes.numpy().tobytes() for codes in self.table)).hexdigest()}
+        return {
+            "codes": hashlib.sha256(
+                b"".join(codes.numpy().tobytes() for codes in self.table)
+            ).hexdigest()
+        }
 
 
 def with_codes(
@@ -419,17 +504,37 @@ def with_codes(
     _, frames, channels = codes.shape
     model = replace(task.model, text=text.shape[1], frames=frames, channels=channels)
     if int(codes.max()) >= model.audio:
-        raise KitError(f"{path}: has code {codes.max()}, but --audio is {model.audio}; it should be more")
-    return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless,
-                      table=(text, codes), given={"codes": str(Path(path).resolve())})
+        raise KitError(
+            f"{path}: has code {codes.max()}, but --audio is {model.audio}; it should be more"
+        )
+    return GivenCodes(
+        model,
+        len(text) - VALIDATION,
+        task.batch_size,
+        task.first_channel,
+        task.textless,
+        table=(text, codes),
+        given={"codes": str(Path(path).resolve())},
+    )
 
 # %% ../../nbs/tasks/codec.ipynb #4d316857
 def codec_config(
     **changes: Any,  # settings to change
 ) -> TrainConfig:
     "Return settings that suit the synthetic codes on a CPU."
-    settings = {"steps": 60, "device": "cpu", "lr": 0.005, "warmup_steps": 10, "eps": 1e-8, "clip_norm": 5.0,
-                "ema_decay": 0.9, "log_every": 10, "eval_every": 20, "checkpoint_every": 20, "select": "loss"}
+    settings = {
+        "steps": 60,
+        "device": "cpu",
+        "lr": 0.005,
+        "warmup_steps": 10,
+        "eps": 1e-8,
+        "clip_norm": 5.0,
+        "ema_decay": 0.9,
+        "log_every": 10,
+        "eval_every": 20,
+        "checkpoint_every": 20,
+        "select": "loss",
+    }
     return TrainConfig(**{**settings, **changes})
 
 

@@ -37,7 +37,8 @@ from ..devices.torch import Device
 from ..devices.select import open_device
 from ..models.published import read_tensors
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample
-from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
+from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix
+from .eit_physics import read_pairs
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
@@ -55,7 +56,11 @@ class Units:
         return self.current / self.volts
 
 # %% ../../nbs/tasks/eit.ipynb #b0f5107c
-UNITS: dict[str, Units] = {"simulated": Units(1.0, 1.0), "uef2017": Units(1040.856, 2.0), "ktc2023": Units(1978.0, 2.0)}
+UNITS: dict[str, Units] = {
+    "simulated": Units(1.0, 1.0),
+    "uef2017": Units(1040.856, 2.0),
+    "ktc2023": Units(1978.0, 2.0),
+}
 
 # %% ../../nbs/tasks/eit.ipynb #e760217a
 NAMES: dict[str, tuple[str, ...]] = {  # set -> names its folder may have
@@ -83,7 +88,10 @@ def find_measurements(
         return path
     if len(folders) != 1:
         number = "several" if folders else "no npz files itself, and none"
-        raise KitError(f"{path}: has {number} of the folders {', '.join(names)} with npz files; give one of them")
+        raise KitError(
+            f"{path}: has {number} of the folders {', '.join(names)} with npz files; give one of "
+            "them"
+        )
     return folders[0]
 
 # %% ../../nbs/tasks/eit.ipynb #171571c6
@@ -95,7 +103,8 @@ class Measurements:
         folder: str | Path,  # holds npz files
         units: Units = UNITS["simulated"],
     ) -> None:
-        self.folder, self.units = Path(folder), units
+        self.folder = Path(folder)
+        self.units = units
         self.files = sorted(self.folder.glob("*.npz"))
         if not self.files:
             raise KitError(f"{folder}: holds no npz files")
@@ -122,7 +131,8 @@ def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
     "Return one float32 array of a file; a `KitError` names the file and the key."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
-            if file.zip.getinfo(f"{key}.npy").file_size > 16 * math.prod(shape) + 2**16:  # before it is unpacked
+            # before it is unpacked
+            if file.zip.getinfo(f"{key}.npy").file_size > 16 * math.prod(shape) + 2**16:
                 raise KitError(f"{path}: '{key}' is too large; expected numbers of shape {shape}")
             array = np.asarray(file[key])
     except KeyError as error:
@@ -132,7 +142,9 @@ def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
     except Exception as error:  # whatever NumPy and zipfile raise for a damaged file
         raise KitError(f"{path}: is not an npz file of numbers, or is damaged") from error
     if array.shape != shape or array.dtype.kind not in "fiu":
-        raise KitError(f"{path}: '{key}' is {array.dtype} {array.shape}; expected numbers of shape {shape}")
+        raise KitError(
+            f"{path}: '{key}' is {array.dtype} {array.shape}; expected numbers of shape {shape}"
+        )
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
         raise KitError(f"{path}: '{key}' holds numbers that are not finite")
@@ -148,7 +160,10 @@ class Statistics:
 
     def digest(self) -> str:
         "Sixteen hexadecimal digits that change with any of the numbers."
-        content = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in (self.mean, self.std, self.hints))
+        content = b"".join(
+            np.ascontiguousarray(part, "<f4").tobytes()
+            for part in (self.mean, self.std, self.hints)
+        )
         return hashlib.sha256(content).hexdigest()[:16]
 
     def put_into(self, measurements: nn.Module) -> None:
@@ -159,7 +174,9 @@ class Statistics:
 
 def statistics_in(measurements: nn.Module) -> Statistics:
     "Return the statistics in a network's `measurements`."
-    return Statistics(*(getattr(measurements, name).detach().cpu().numpy() for name in ("mean", "std", "hints")))
+    return Statistics(
+        *(getattr(measurements, name).detach().cpu().numpy() for name in ("mean", "std", "hints"))
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #fb72e341
 def read_statistics(
@@ -173,8 +190,12 @@ def read_statistics(
         fits = isinstance(values, torch.Tensor) and values.shape == (1, ELECTRODES, READ)
         if not fits or not torch.isfinite(values).all() or name == "std" and not (values > 0).all():
             kind = "positive" if name == "std" else "finite"
-            raise KitError(f"{path}: should hold one tensor of {kind} numbers, of shape (1, {ELECTRODES}, {READ})")
-        arrays.append(values.to(torch.float32, copy=True).numpy())  # what was read is a view of the file
+            raise KitError(
+                f"{path}: should hold one tensor of {kind} numbers, of shape (1, {ELECTRODES}, "
+                f"{READ})"
+            )
+        # what was read is a view of the file
+        arrays.append(values.to(torch.float32, copy=True).numpy())
     return arrays[0], arrays[1]
 
 # %% ../../nbs/tasks/eit.ipynb #38dd0ca7
@@ -189,11 +210,15 @@ def statistics_of(
     "Return the statistics of a training set, and the matrices of its hints."
     if len(measurements) < 2:
         raise KitError(f"{measurements.folder}: needs at least 2 files")
-    volts = np.stack([measurements.volts(number) for number in range(len(measurements))])  # (n, 16, 13)
+    # (n, 16, 13)
+    volts = np.stack([measurements.volts(number) for number in range(len(measurements))])
     mean, std = given or (volts.mean(0, dtype=np.float64, keepdims=True).astype(np.float32),
                           volts.std(0, dtype=np.float64, ddof=1, keepdims=True).astype(np.float32))
     matrices = [classical_matrix(strength) * std.reshape(1, -1) for strength in SMOOTHING[:hints]]
-    scaled = [matrix / (volts / std).reshape(len(volts), -1)[:500].dot(matrix.T).std() for matrix in matrices]
+    scaled = [
+        matrix / (volts / std).reshape(len(volts), -1)[:500].dot(matrix.T).std()
+        for matrix in matrices
+    ]
     stacked = np.concatenate(scaled) if scaled else np.zeros((0, ELECTRODES * READ))
     return Statistics(mean, std, stacked.astype(np.float32))
 
@@ -207,7 +232,8 @@ def turn_tank(
     matrix = np.zeros((ELECTRODES, ELECTRODES), volts.dtype)
     np.put_along_axis(matrix, read_pairs(), volts, axis=1)
     if which >= 4:
-        image, matrix = image[:, ::-1], matrix[::-1, ::-1]
+        image = image[:, ::-1]
+        matrix = matrix[::-1, ::-1]
     quarter = which % 4
     matrix = np.roll(matrix, (4 * quarter, 4 * quarter), axis=(0, 1))
     return np.rot90(image, quarter).copy(), np.take_along_axis(matrix, read_pairs(), axis=1)
@@ -224,7 +250,9 @@ class EITConfig(TaskSettings):
     sampling_steps: int = 1  # sampler steps per image in validation
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"batch_size": (1, 10**6), "eval_batch": (1, 10**6), "sampling_steps": (1, 1000)})
+        check_bounds(
+            self, {"batch_size": (1, 10**6), "eval_batch": (1, 10**6), "sampling_steps": (1, 1000)}
+        )
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -268,14 +296,25 @@ def make_batch(
     "Read the images of a batch."
     filled = rows + [ImageRow(-1, 0, 0)] * (size - len(rows))
     blank = np.zeros((128, 128), np.float32), np.zeros((16, 13), np.float32)
-    pairs = [turn_tank(*measurements[row.number], row.turn) if measurements is not None and row.number >= 0 else blank
-             for row in filled]
+    pairs = [
+        turn_tank(*measurements[row.number], row.turn)
+        if measurements is not None and row.number >= 0
+        else blank
+        for row in filled
+    ]
     images, volts = (torch.from_numpy(np.stack(part)) for part in zip(*pairs))
     signal, spread = map(torch.from_numpy, mixture(np.array([row.time for row in filled])))
-    return EITBatch(images[:, None], volts, torch.tensor([row.number for row in filled]),
-                    torch.tensor([row.key for row in filled]), torch.tensor([float(row.time) for row in filled]),
-                    signal=signal, spread=spread, weight=torch.tensor([float(row.number >= 0) for row in filled]),
-                    step_rows=step_rows)
+    return EITBatch(
+        images[:, None],
+        volts,
+        torch.tensor([row.number for row in filled]),
+        torch.tensor([row.key for row in filled]),
+        torch.tensor([float(row.time) for row in filled]),
+        signal=signal,
+        spread=spread,
+        weight=torch.tensor([float(row.number >= 0) for row in filled]),
+        step_rows=step_rows,
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #5e6c1f5e
 def training_rows(
@@ -290,9 +329,14 @@ def training_rows(
     order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(images)
     indices = order[number * batch_size:(number + 1) * batch_size].tolist()
     draw = np.random.default_rng(fold_seed(seed, "times", position))
-    times, symmetries = draw.integers(0, TIMES, batch_size), draw.integers(0, 8, batch_size)
-    return [ImageRow(image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0)
-            for image, time, turn in zip(indices, times, symmetries)]
+    times = draw.integers(0, TIMES, batch_size)
+    symmetries = draw.integers(0, 8, batch_size)
+    return [
+        ImageRow(
+            image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0
+        )
+        for image, time, turn in zip(indices, times, symmetries)
+    ]
 
 
 def validation_rows(images: int) -> list[ImageRow]:
@@ -314,7 +358,9 @@ class EITTask(Task):
     ) -> None:
         self.train = Measurements(find_measurements(data, part="train"))
         self.valid = Measurements(find_measurements(data, part="valid"))
-        self.config, self.readers, self.source = config, readers, statistics
+        self.config = config
+        self.readers = readers
+        self.source = statistics
         if len(self.train) < config.batch_size:
             raise KitError(f"{self.train.folder}: {len(self.train)} files are fewer than one batch "
                            f"of {config.batch_size}; simulate more, or choose a smaller batch")
@@ -328,7 +374,11 @@ class EITTask(Task):
 
     def describe(self) -> dict[str, Any]:
         "Settings, and the digest of the statistics that are in the model."
-        return {"name": "eit", "config": to_dict(self.config), "statistics": self.statistics.digest()}
+        return {
+            "name": "eit",
+            "config": to_dict(self.config),
+            "statistics": self.statistics.digest(),
+        }
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         "Counts, and digests of all images and voltages."
@@ -337,7 +387,9 @@ class EITTask(Task):
 
     def plan(self) -> dict[str, str]:
         "Return the data, the length of an epoch, and the origin of the statistics."
-        source = "the training set" if self.source is None else f"mean.pth and std.pth of {self.source}"
+        source = (
+            "the training set" if self.source is None else f"mean.pth and std.pth of {self.source}"
+        )
         return {"images": f"{len(self.train)} to train on, {len(self.valid)} to validate on",
                 "steps": f"{self.steps_per_epoch} per epoch, of {self.config.batch_size} images",
                 "statistics": f"from {source}"}
@@ -350,31 +402,44 @@ class EITTask(Task):
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "Return one group for all weights; the position table is not trained."
-        return group_parameters(model, [GroupRule("weights", ("*",), config.lr, config.weight_decay)])
+        return group_parameters(
+            model, [GroupRule("weights", ("*",), config.lr, config.weight_decay)]
+        )
 
     def step_batches(self, config: TrainConfig, device: Device, position: int) -> list[EITBatch]:
         "This process's micro-batches of one optimizer step."
-        size, parts = self.config.batch_size, config.accumulation * device.world
+        size = self.config.batch_size
+        parts = config.accumulation * device.world
         rows = training_rows(len(self.train), size, config.seed, position, self.config.turns)
         batch_rows = rows_per_batch(size, parts, device.chips)
         first = device.rank * config.accumulation
         return [make_batch(self.train, rows[part::parts], batch_rows, size)
                 for part in range(first, first + config.accumulation)]
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[EITBatch], None, None]:
+
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[EITBatch], None, None]:
         "Optimizer steps without end, from `position` on."
         check_shares(self.config.batch_size, device.world, config.accumulation)
-        return read_ahead(partial(self.step_batches, config, device), count(position), self.readers, self.readers)
+        return read_ahead(
+            partial(self.step_batches, config, device), count(position), self.readers, self.readers
+        )
 
     def compute_loss(self, model: nn.Module, batch: EITBatch) -> LossSum:
         "Mean absolute error of each image; in evaluation mode also of a sampled one."
         noise = noise_like(batch.image, batch.key)
-        noisy = batch.signal[:, None, None, None] * batch.image + batch.spread[:, None, None, None] * noise
+        noisy = (
+            batch.signal[:, None, None, None] * batch.image
+            + batch.spread[:, None, None, None] * noise
+        )
         errors = model(noisy, batch.time, batch.volts).float() - batch.image
         total = (batch.weight * errors.abs().mean((1, 2, 3))).sum()
         if model.training:
             return LossSum(total, (batch.weight > 0).sum())
-        samples = sample(model, batch.volts, batch.key, self.config.sampling_steps, self.config.model.size)
+        samples = sample(
+            model, batch.volts, batch.key, self.config.sampling_steps, self.config.model.size
+        )
         squares = (samples - batch.image).square().mean((1, 2, 3))
         return LossSum(total, (batch.weight > 0).sum(), {"square": (batch.weight * squares).sum()})
 
@@ -388,9 +453,14 @@ class EITTask(Task):
         batch_rows = rows_per_batch(self.config.eval_batch, device.world, device.chips)
         rows = validation_rows(len(self.valid))[device.rank::device.world]
         for first in range(0, len(rows), batch_rows):
-            yield make_batch(self.valid, rows[first:first + batch_rows], batch_rows, len(self.valid))
+            yield make_batch(
+                self.valid, rows[first : first + batch_rows], batch_rows, len(self.valid)
+            )
 
-    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
+
+    def shapes(
+        self, config: TrainConfig, device: Device
+    ) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "Return one training step and one validation batch; each has a single shape."
         batches = self.step_batches(config, device, 0)
         blank = [replace(batch, weight=torch.zeros_like(batch.weight)) for batch in batches]
@@ -423,16 +493,38 @@ class EITRun(RunSettings):
 def original_training(steps: int = 200_000) -> TrainConfig:
     """The published recipe: Adam at a constant 1e-5 without decay, gradients clipped at 1, and an average
     of the weights that forgets 0.5 % every ten steps."""
-    return TrainConfig(steps=steps, lr=1e-5, lr_floor=1.0, warmup_steps=0, weight_decay=0.0, eps=1e-8,
-                       clip_norm=1.0, ema_decay=0.9995, log_every=500, eval_every=1000,
-                       checkpoint_every=1000, select="loss")
+    return TrainConfig(
+        steps=steps,
+        lr=1e-5,
+        lr_floor=1.0,
+        warmup_steps=0,
+        weight_decay=0.0,
+        eps=1e-8,
+        clip_norm=1.0,
+        ema_decay=0.9995,
+        log_every=500,
+        eval_every=1000,
+        checkpoint_every=1000,
+        select="loss",
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #d7c87751
 def small_training(steps: int = 1311) -> TrainConfig:
     "Return a recipe for networks a hundredth of the original's size, on one or two CPU cores."
-    return TrainConfig(steps=steps, lr=0.002, lr_floor=0.01, warmup_steps=100, weight_decay=0.0, eps=1e-8,
-                       clip_norm=1.0, ema_decay=0.995, log_every=20, eval_every=200,
-                       checkpoint_every=100, select="rmse")
+    return TrainConfig(
+        steps=steps,
+        lr=0.002,
+        lr_floor=0.01,
+        warmup_steps=100,
+        weight_decay=0.0,
+        eps=1e-8,
+        clip_norm=1.0,
+        ema_decay=0.995,
+        log_every=20,
+        eval_every=200,
+        checkpoint_every=100,
+        select="rmse",
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #234b4794
 class EITShapes(EITTask):
@@ -445,7 +537,10 @@ class EITShapes(EITTask):
         "Return a network with initial weights."
         return UNet(self.config.model)
 
-    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
+
+    def shapes(
+        self, config: TrainConfig, device: Device
+    ) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "Return the batches of a training step, and one validation batch."
         size = self.config.batch_size
         train_batch = make_batch(None, [], rows_per_batch(size, config.accumulation), size)
@@ -478,7 +573,10 @@ class Scores:
     iou: float  # intersection over union, mean over images and kinds (resistive, conductive) that occur
 
     def __str__(self) -> str:
-        return f"n={self.count} rmse={self.rmse:.4f} psnr={self.psnr:.2f} cc={self.cc:.4f} iou={self.iou:.4f}"
+        return (
+            f"n={self.count} rmse={self.rmse:.4f} psnr={self.psnr:.2f} cc={self.cc:.4f} "
+            f"iou={self.iou:.4f}"
+        )
 
 
 LIMIT = 0.5  # a pixel beyond this belongs to an object
@@ -489,19 +587,32 @@ def score_images(
     true: np.ndarray,  # (n, H, W)
 ) -> Scores:
     "Return all scores of a set of images."
-    images, true = images.astype(np.float64), true.astype(np.float64)
+    images = images.astype(np.float64)
+    true = true.astype(np.float64)
     squares = ((images - true) ** 2).mean((1, 2))
     peaks = (true / 2 + 0.5).max((1, 2))
     decibels = 10 * np.log10(peaks**2 / (squares / 4 + 1e-12))
-    correlations, overlaps = [], []
+    correlations = []
+    overlaps = []
     for image, target in zip(images, true):
         flat = image.std() == 0 or target.std() == 0  # the same everywhere
-        correlations.append(0.0 if flat else float(np.corrcoef(image.ravel(), target.ravel())[0, 1]))
+        correlations.append(
+            0.0 if flat else float(np.corrcoef(image.ravel(), target.ravel())[0, 1])
+        )
         masks = [(sign * image > LIMIT, sign * target > LIMIT) for sign in (-1, 1)]
-        ratios = [(inside & truth).sum() / (inside | truth).sum() for inside, truth in masks if (inside | truth).any()]
+        ratios = [
+            (inside & truth).sum() / (inside | truth).sum()
+            for inside, truth in masks
+            if (inside | truth).any()
+        ]
         overlaps.append(float(np.mean(ratios)) if ratios else 1.0)
-    return Scores(len(images), float(np.sqrt(squares.mean())), float(decibels.mean()), float(np.mean(correlations)),
-                  float(np.mean(overlaps)))
+    return Scores(
+        len(images),
+        float(np.sqrt(squares.mean())),
+        float(decibels.mean()),
+        float(np.mean(correlations)),
+        float(np.mean(overlaps)),
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #7daff3d8
 def plot_images(
@@ -549,21 +660,30 @@ def load_reconstructor(
         task = load_json(folder / "config.json")["task"]
         if task["name"] != "eit":
             raise KitError(f"{folder / 'config.json'}: its task is '{task['name']}', not 'eit'")
-        config, digest = from_dict(EITConfig, task["config"]), task["statistics"]
+        config = from_dict(EITConfig, task["config"])
+        digest = task["statistics"]
     except (KeyError, TypeError) as error:
-        raise KitError(f"{folder / 'config.json'}: is not the record of a run, or lacks a part ({error})") from error
+        raise KitError(
+            f"{folder / 'config.json'}: is not the record of a run, or lacks a part ({error})"
+        ) from error
     checkpoint = shipped if run is None else best_checkpoint(folder)
     averaged = (checkpoint / "ema.safetensors").exists()
     try:
         model = UNet(config.model).eval()
         model.load_state_dict(read_part(checkpoint, "ema" if averaged else "model"))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
-        raise KitError(f"{checkpoint}: does not fit config.json: {' '.join(str(error).split())[:200]}") from error
+        raise KitError(
+            f"{checkpoint}: does not fit config.json: {' '.join(str(error).split())[:200]}"
+        ) from error
     if statistics_in(model.measurements).digest() != digest:
         raise KitError(f"{checkpoint}: its statistics are not those that config.json records; "
                        "weights and record belong to different runs")
     name = "the kit's own weights" if run is None else folder.name
-    return Reconstructor(model, f"{name}, step {read_state(checkpoint)['step']}", SHIPPED_SCALE if run is None else 1.0)
+    return Reconstructor(
+        model,
+        f"{name}, step {read_state(checkpoint)['step']}",
+        SHIPPED_SCALE if run is None else 1.0,
+    )
 
 # %% ../../nbs/tasks/eit.ipynb #5d34a654
 @torch.no_grad()
@@ -592,7 +712,11 @@ def reconstruct(
         device.submit("reconstruction")
         (fetched,) = device.fetch(list(outputs.values()))
         own_images |= dict(zip(numbers, fetched[:len(numbers), 0].float().numpy()))
-    all_images = {number: image for part in device.gather_objects(own_images) for number, image in part.items()}
+    all_images = {
+        number: image
+        for part in device.gather_objects(own_images)
+        for number, image in part.items()
+    }
     return np.stack([all_images[number] for number in range(len(measurements))])
 
 # %% ../../nbs/tasks/eit.ipynb #0f2c8757
@@ -626,27 +750,49 @@ def assess(
 
     if draws < 1:
         raise KitError(f"draws: {draws} is less than 1")
-    measurements = Measurements(find_measurements(data_path, data), UNITS.get(data, UNITS["simulated"]))
+    measurements = Measurements(
+        find_measurements(data_path, data), UNITS.get(data, UNITS["simulated"])
+    )
     reconstructor = load_reconstructor(run)
     with open_device(device, precision) as opened:
-        samples = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed=seed + draw)
-                   for draw in range(draws)]
+        samples = [
+            reconstruct(reconstructor, measurements, opened, batch_size, steps, seed=seed + draw)
+            for draw in range(draws)
+        ]
         images = reconstructor.scale * np.mean(samples, axis=0)
         pairs = [measurements[number] for number in range(len(measurements))]
         true, volts = (np.stack(part) for part in zip(*pairs))
         classical = classical_images(volts)
-        scores = {"nothing": score_images(0 * true, true), "classical": score_images(classical, true),
-                  "network": score_images(images, true)}
+        scores = {
+            "nothing": score_images(0 * true, true),
+            "classical": score_images(classical, true),
+            "network": score_images(images, true),
+        }
         result = Assessment(scores, images, reconstructor.origin, opened.is_main)
         if out is not None and opened.is_main:
-            names, units = [path.stem for path in measurements.files], measurements.units.image
-            physical, content, matlab = (images * units).astype(np.float32), BytesIO(), BytesIO()
-            np.savez_compressed(content, pred=physical, names=np.array(names), units=np.float64(units))
+            names = [path.stem for path in measurements.files]
+            units = measurements.units.image
+            physical = (images * units).astype(np.float32)
+            content = BytesIO()
+            matlab = BytesIO()
+            np.savez_compressed(
+                content, pred=physical, names=np.array(names), units=np.float64(units)
+            )
             savemat(matlab, {"pred": physical})
             with new_folders(out) as folder, locked(folder):
                 write_atomically(folder / "predictions.npz", content.getvalue())
                 write_atomically(folder / "DEIT.mat", matlab.getvalue())
-                save_json(folder / "scores.json", {"data": data, "network": result.origin, "scores": {
-                    name: vars(score) for name, score in scores.items()}})
-                plot_images({"true": true, "classical": classical, "network": images}, names, folder / "images.png")
+                save_json(
+                    folder / "scores.json",
+                    {
+                        "data": data,
+                        "network": result.origin,
+                        "scores": {name: vars(score) for name, score in scores.items()},
+                    },
+                )
+                plot_images(
+                    {"true": true, "classical": classical, "network": images},
+                    names,
+                    folder / "images.png",
+                )
     return result

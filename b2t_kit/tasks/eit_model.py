@@ -38,8 +38,14 @@ def _one_head(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value
     return state, (value @ _weights(query, key, bias).to(value.dtype).mT,)
 
 
-def _one_head_back(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                   slope: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def _one_head_back(
+    state: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slope: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> tuple[Any, tuple[torch.Tensor, ...]]:
     "Return the gradients of one head, from that of its output."
     weights = _weights(query, key, bias)
     by_weight = (slope.mT @ value).float()
@@ -83,7 +89,9 @@ def fused(
     # a bias whose last numbers lie apart would have torch compute and keep all scores
     mask = None if bias is None else bias[None].to(query.dtype).contiguous()
     parts = (part.flatten(0, 1).contiguous() for part in (query, key, value))
-    return functional.scaled_dot_product_attention(*parts, attn_mask=mask).unflatten(0, query.shape[:2])
+    return functional.scaled_dot_product_attention(*parts, attn_mask=mask).unflatten(
+        0, query.shape[:2]
+    )
 
 # %% ../../nbs/tasks/eit_model.ipynb #e05c0e46
 def attend(
@@ -111,7 +119,9 @@ class PositionBias(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.empty((2 * side - 1) ** 2, heads))
         nn.init.trunc_normal_(self.table, std=0.02)
-        grid = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1)
+        grid = torch.stack(
+            torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1
+        )
         offsets = grid.reshape(-1, 1, 2) - grid.reshape(1, -1, 2) + side - 1  # (N, N, 2)
         numbers = offsets[..., 0] * (2 * side - 1) + offsets[..., 1]
         self.register_buffer("numbers", numbers.flatten(), persistent=False)
@@ -135,15 +145,30 @@ class UNetConfig:
     hints: int = 0  # classical reconstructions shown as further channels, 0 to 2
 
     def __post_init__(self) -> None:
-        check_bounds(self, {
-            "size": (ELECTRODES, 4096), "patch": (1, 4096), "width": (4, 65_536), "heads": (1, 4096),
-            "window": (1, 4096), "downs": (0, 12), "edge": (0, 1000), "depth": (0, 1000), "hints": (0, 2)})
+        check_bounds(
+            self,
+            {
+                "size": (ELECTRODES, 4096),
+                "patch": (1, 4096),
+                "width": (4, 65_536),
+                "heads": (1, 4096),
+                "window": (1, 4096),
+                "downs": (0, 12),
+                "edge": (0, 1000),
+                "depth": (0, 1000),
+                "hints": (0, 2),
+            },
+        )
         side = self.size // self.patch
         if self.width % self.heads or self.width % 4:
-            raise KitError(f"width: {self.width} is not divisible by 4 and by the {self.heads} heads")
+            raise KitError(
+                f"width: {self.width} is not divisible by 4 and by the {self.heads} heads"
+            )
         if self.size % (self.patch * 2**self.downs) or self.size % ELECTRODES:
-            raise KitError(f"size: {self.size} pixels cannot be halved {self.downs} times in patches "
-                           f"of {self.patch}, or are not a multiple of {ELECTRODES}")
+            raise KitError(
+                f"size: {self.size} pixels cannot be halved {self.downs} times in patches "
+                f"of {self.patch}, or are not a multiple of {ELECTRODES}"
+            )
         if side % self.window:
             raise KitError(f"window: {side} tokens a side are not a multiple of {self.window}")
 
@@ -185,21 +210,27 @@ class Attention(nn.Module):
         window: int = 0,  # tokens along a side; 0 attends to the whole image
     ) -> None:
         super().__init__()
-        self.heads, self.window = heads, window
+        self.heads = heads
+        self.window = window
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.bias = PositionBias(window, heads) if window else None
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C)
         images, count, width = tokens.shape
-        side, window = round(count**0.5), self.window or round(count**0.5)
+        side = round(count**0.5)
+        window = self.window or round(count**0.5)
         per_side = side // window
         parts = self.qkv(tokens).reshape(images, per_side, window, per_side, window, 3 * width)
-        parts = parts.permute(5, 0, 1, 3, 2, 4)  # (3 C, B, i, j, y, x): heads are cut where nothing is padded
+        # (3 C, B, i, j, y, x): heads are cut where nothing is padded
+        parts = parts.permute(5, 0, 1, 3, 2, 4)
         parts = parts.reshape(3, self.heads, width // self.heads, images, per_side**2, window**2)
         query, key, value = parts.permute(0, 3, 4, 1, 5, 2)  # (3, B, W, H, N, D)
-        output = attend(query, key, value, None if self.bias is None else self.bias())  # (B, W, H, N, D)
-        output = output.permute(2, 4, 0, 1, 3).reshape(width, images, per_side, per_side, window, window)
+        # (B, W, H, N, D)
+        output = attend(query, key, value, None if self.bias is None else self.bias())
+        output = output.permute(2, 4, 0, 1, 3).reshape(
+            width, images, per_side, per_side, window, window
+        )
         return self.out(output.permute(1, 2, 4, 3, 5, 0).reshape(images, count, width))
 
 # %% ../../nbs/tasks/eit_model.ipynb #87769a39
@@ -208,9 +239,12 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, window: int = 0) -> None:
         super().__init__()
-        self.before, self.attention = RootMeanSquare(width), Attention(width, heads, window)
+        self.before = RootMeanSquare(width)
+        self.attention = Attention(width, heads, window)
         self.between = RootMeanSquare(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width)
+        )
         self.steer = nn.Linear(width, 6 * width)
 
     def forward(
@@ -218,7 +252,9 @@ class Block(nn.Module):
         tokens: torch.Tensor,  # (B, N, C)
         time: torch.Tensor,  # (B, C)
     ) -> torch.Tensor:  # (B, N, C)
-        shift, scale, gate, shift_2, scale_2, gate_2 = self.steer(functional.silu(time)).chunk(6, -1)
+        shift, scale, gate, shift_2, scale_2, gate_2 = self.steer(functional.silu(time)).chunk(
+            6, -1
+        )
         output = self.attention(modulate(self.before(tokens), shift, scale))
         tokens = tokens + gate[:, None] * output
         output = self.mlp(modulate(self.between(tokens), shift_2, scale_2))
@@ -241,7 +277,8 @@ class Merge(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, N / 4, C)
         image = as_image(tokens)
-        blocks = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)  # B, i, j, x, y, C
+        # B, i, j, x, y, C
+        blocks = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)
         return self.out(self.norm(blocks.reshape(len(tokens), tokens.shape[1] // 4, -1)))
 
 # %% ../../nbs/tasks/eit_model.ipynb #f406cb1e
@@ -273,9 +310,13 @@ def waves(
     sine_first: bool = False,
 ) -> torch.Tensor:  # (..., count), of the same type
     "Cosines and sines of a value, at frequencies from 1 down to nearly 1/10,000."
-    rates = torch.exp(-np.log(10_000) * torch.arange(count // 2, device=values.device) / (count // 2))
+    rates = torch.exp(
+        -np.log(10_000) * torch.arange(count // 2, device=values.device) / (count // 2)
+    )
     angles = values[..., None] * rates.to(values.dtype)
-    return torch.cat([angles.sin(), angles.cos()] if sine_first else [angles.cos(), angles.sin()], dim=-1)
+    return torch.cat(
+        [angles.sin(), angles.cos()] if sine_first else [angles.cos(), angles.sin()], dim=-1
+    )
 
 
 def position_table(
@@ -302,8 +343,11 @@ class VoltageEncoder(nn.Module):
         self.register_buffer("mean", torch.zeros(1, ELECTRODES, READ))
         self.register_buffer("std", torch.ones(1, ELECTRODES, READ))
         self.register_buffer("hints", torch.zeros(hints * COARSE**2, ELECTRODES * READ))
-        source = np.full((ELECTRODES, ELECTRODES), ELECTRODES * READ)  # a zero behind the 208 values
-        np.put_along_axis(source, read_pairs(), np.arange(ELECTRODES * READ).reshape(ELECTRODES, READ), 1)
+        # a zero behind the 208 values
+        source = np.full((ELECTRODES, ELECTRODES), ELECTRODES * READ)
+        np.put_along_axis(
+            source, read_pairs(), np.arange(ELECTRODES * READ).reshape(ELECTRODES, READ), 1
+        )
         self.register_buffer("source", torch.from_numpy(source.ravel()), persistent=False)
 
     def map_of(self, volts: torch.Tensor) -> torch.Tensor:  # (B, 16, 13) -> (B, 1, 16, 16)
@@ -318,7 +362,9 @@ class VoltageEncoder(nn.Module):
         scaled = (volts / self.std).flatten(1).double()  # autocast would round a product of float32
         values = (scaled @ self.hints.double().T).float()
         hints = values.reshape(len(volts), -1, COARSE, COARSE)
-        return torch.cat([image, functional.interpolate(hints, scale_factor=self.size / COARSE)], dim=1)
+        return torch.cat(
+            [image, functional.interpolate(hints, scale_factor=self.size / COARSE)], dim=1
+        )
 
 # %% ../../nbs/tasks/eit_model.ipynb #89ceeb36
 class UNet(nn.Module):
@@ -326,7 +372,9 @@ class UNet(nn.Module):
 
     def __init__(self, config: UNetConfig = UNetConfig()) -> None:
         super().__init__()
-        self.config, width, heads = config, config.width, config.heads
+        self.config = config
+        width = config.width
+        heads = config.heads
         side = config.size // config.patch
         self.measurements = VoltageEncoder(config.size, config.hints)
         self.patches = nn.Conv2d(2 + config.hints, width, config.patch, config.patch)
@@ -334,13 +382,15 @@ class UNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
         edge = lambda: nn.ModuleList(Block(width, heads, config.window) for _ in range(config.edge))
         stage = lambda depth: nn.ModuleList(Block(width, heads) for _ in range(depth))
-        self.head, self.tail = edge(), edge()
+        self.head = edge()
+        self.tail = edge()
         self.merges = nn.ModuleList(Merge(width) for _ in range(config.downs))
         self.down = nn.ModuleList(stage(config.depth) for _ in range(config.downs))
         self.middle = Block(width, heads)
         self.splits = nn.ModuleList(Split(width) for _ in range(config.downs))
         self.up = nn.ModuleList(stage(config.depth) for _ in range(config.downs))
-        self.norm, self.steer = RootMeanSquare(width), nn.Linear(width, 2 * width)
+        self.norm = RootMeanSquare(width)
+        self.steer = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, config.patch**2)
         initialise_unet(self)
 
@@ -375,7 +425,9 @@ class UNet(nn.Module):
         "Return the pixels of the tokens."
         patch = self.config.patch
         image = as_image(tokens).unflatten(-1, (patch, patch))
-        return image.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, self.config.size, self.config.size)
+        return image.permute(0, 1, 3, 2, 4).reshape(
+            len(tokens), 1, self.config.size, self.config.size
+        )
 
 # %% ../../nbs/tasks/eit_model.ipynb #7b54d472
 def initialise_unet(
@@ -436,7 +488,8 @@ def step_factors(
     following: int,  # the next, smaller time, at least 0
 ) -> tuple[float, float, float]:  # of the network's image, of the noisy image, of new noise
     "Return the factors of the three parts of the next mixture."
-    power, next_power = signal_left()[now], signal_left()[following]
+    power = signal_left()[now]
+    next_power = signal_left()[following]
     of_noise = np.sqrt((1 - power / next_power) * (1 - next_power) / (1 - power))
     old_noise = np.sqrt(1 - next_power - of_noise**2)
     of_noisy = old_noise / np.sqrt(power) / np.sqrt(1 / power - 1)

@@ -34,7 +34,8 @@ AMPERES = 1e-3  # driving current
 
 def read_pairs() -> np.ndarray:  # (16, 13) int64, numbers of pairs
     "Return the pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
-    offsets = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
+    # (16, 16)
+    offsets = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES
     return np.stack([np.flatnonzero((row > 1) & (row < ELECTRODES - 1)) for row in offsets])
 
 # %% ../../nbs/tasks/eit_physics.ipynb #3c7907e0
@@ -57,13 +58,21 @@ def disc_mesh(
     triangles = np.array([[0, 1, 2], [0, 1, 4], [0, 2, 3], [0, 3, 4]])
     for _ in range(refinements):
         points, triangles = _refined(points, triangles)
-    angles = 2 * np.pi * np.arange(ELECTRODES) / ELECTRODES - np.pi / 2  # the first is at the bottom
+    # the first is at the bottom
+    angles = 2 * np.pi * np.arange(ELECTRODES) / ELECTRODES - np.pi / 2
     positions = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (16, 2)
     distance = np.hypot(*(points - positions[:, None]).transpose(2, 0, 1))  # (16, N)
     corners = points[triangles]  # (M, 3, 2)
-    middle = corners.mean(1, keepdims=True)  # seven points, each standing for about a seventh of a triangle's area
-    samples = [middle, 0.7 * corners + 0.3 * middle, 0.5 * middle + 0.25 * (corners + np.roll(corners, 1, 1))]
-    return Mesh(points, triangles, _stiffness(corners), distance.argmin(1), np.concatenate(samples, axis=1))
+    # seven points, each standing for about a seventh of a triangle's area
+    middle = corners.mean(1, keepdims=True)
+    samples = [
+        middle,
+        0.7 * corners + 0.3 * middle,
+        0.5 * middle + 0.25 * (corners + np.roll(corners, 1, 1)),
+    ]
+    return Mesh(
+        points, triangles, _stiffness(corners), distance.argmin(1), np.concatenate(samples, axis=1)
+    )
 
 # %% ../../nbs/tasks/eit_physics.ipynb #86a9e021
 def drive_currents(mesh: Mesh) -> np.ndarray:  # (N, 16) float64
@@ -77,7 +86,8 @@ def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.
     "Cut each triangle into four, and move the nodes of the boundary onto the circle."
     sides = triangles[:, [[0, 1], [1, 2], [0, 2]]].reshape(-1, 2)
     sides, indices, counts = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
-    (a, b, c), (ab, bc, ac) = triangles.T, len(points) + indices.reshape(-1, 3).T
+    a, b, c = triangles.T
+    ab, bc, ac = len(points) + indices.reshape(-1, 3).T
     parts = (a, ab, ac), (b, ab, bc), (c, ac, bc), (ab, bc, ac)
     outer = np.flatnonzero(counts == 1)
     rim = np.union1d(sides[outer], len(points) + outer)
@@ -88,7 +98,8 @@ def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.
 # %% ../../nbs/tasks/eit_physics.ipynb #3e7981b7
 def _stiffness(corners: np.ndarray) -> np.ndarray:  # (M, 3, 2) -> (M, 3, 3)
     "Return the integral of the product of each two linear functions' slopes over each triangle."
-    (x, y), (other_x, other_y) = (corners[:, 1:] - corners[:, :1]).transpose(1, 2, 0)  # two sides, each (M,)
+    # two sides, each (M,)
+    (x, y), (other_x, other_y) = (corners[:, 1:] - corners[:, :1]).transpose(1, 2, 0)
     double_area = x * other_y - other_x * y
     two = np.array([[other_y, -other_x], [-y, x]]) / double_area
     slopes = np.array([-two[0] - two[1], *two])  # (3 functions, 2 coordinates, M)
@@ -108,8 +119,11 @@ def transfer(
     columns = np.tile(mesh.triangles, (1, 3)).ravel()
     entries = (conductivity[:, None, None] * mesh.stiffness).ravel()
     matrix = csc_matrix((entries, (rows, columns)))
-    ground, currents = len(mesh.points) - 1, drive_currents(mesh)
-    factors = splu(matrix[:ground, :ground], permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    ground = len(mesh.points) - 1
+    currents = drive_currents(mesh)
+    factors = splu(
+        matrix[:ground, :ground], permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}
+    )
     potential = np.vstack([factors.solve(currents[:ground]), np.zeros((1, ELECTRODES))])
     volts = potential[mesh.electrodes]  # (16 electrodes, 16 drives)
     return (np.roll(volts, -1, axis=0) - volts).T
@@ -196,15 +210,32 @@ class PhantomConfig:
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in PHANTOM_KINDS]
         if unknown or not self.kinds:
-            raise KitError(f"kinds: '{(unknown or [''])[0]}' is not a shape; choose {', '.join(PHANTOM_KINDS)}")
+            raise KitError(
+                f"kinds: '{(unknown or [''])[0]}' is not a shape; choose {', '.join(PHANTOM_KINDS)}"
+            )
         for name in ("radius", "resistive", "conductive"):
             values = getattr(self, name)
             if len(values) != 2 or not 0 < values[0] <= values[1]:
-                raise KitError(f"{name}: {values} should be two positive numbers, the smaller one first")
-        check_bounds(self, {
-            "count": (1, 10**8), "seed": SEED, "noise_db": (-1000, 1000), "gain": (0, 10), "uneven": (0, 10),
-            "most": (1, 100), "reach": (0, 1), "resistive": (0, 1e6), "conductive": (0, 1e6), "share_resistive": (0, 1),
-            "mixed": (0, 1), "refinements": (0, 9)})
+                raise KitError(
+                    f"{name}: {values} should be two positive numbers, the smaller one first"
+                )
+        check_bounds(
+            self,
+            {
+                "count": (1, 10**8),
+                "seed": SEED,
+                "noise_db": (-1000, 1000),
+                "gain": (0, 10),
+                "uneven": (0, 10),
+                "most": (1, 100),
+                "reach": (0, 1),
+                "resistive": (0, 1e6),
+                "conductive": (0, 1e6),
+                "share_resistive": (0, 1),
+                "mixed": (0, 1),
+                "refinements": (0, 9),
+            },
+        )
         if not self.radius[1] <= self.reach:
             raise KitError(f"radius: {self.radius[1]:g} is more than reach, {self.reach:g}")
 
@@ -213,16 +244,25 @@ def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[T
     "Return the objects of one tank."
     things: list[Thing] = []
     count = generator.integers(1, config.most + 1)
-    mixed, kind_of_tank = generator.random() < config.mixed, generator.random()
+    mixed = generator.random() < config.mixed
+    kind_of_tank = generator.random()
     for _ in range(100):
         resistive = (generator.random() if mixed else kind_of_tank) < config.share_resistive
         low, high = np.log(config.resistive if resistive else config.conductive)
         radius = generator.uniform(*config.radius)
         distance = (config.reach - radius) * np.sqrt(generator.random())
         angle, rotation = generator.uniform(0, 2 * np.pi, 2)
-        thing = Thing(str(generator.choice(config.kinds)), (distance * np.cos(angle), distance * np.sin(angle)),
-                      radius, rotation, float(np.exp(generator.uniform(low, high))))
-        if all(np.hypot(*np.subtract(other.centre, thing.centre)) > other.radius + radius for other in things):
+        thing = Thing(
+            str(generator.choice(config.kinds)),
+            (distance * np.cos(angle), distance * np.sin(angle)),
+            radius,
+            rotation,
+            float(np.exp(generator.uniform(low, high))),
+        )
+        if all(
+            np.hypot(*np.subtract(other.centre, thing.centre)) > other.radius + radius
+            for other in things
+        ):
             things.append(thing)
         if len(things) == count:
             break
@@ -268,9 +308,14 @@ def simulate_one(
     generator = np.random.default_rng(fold_seed(config.seed, "phantom", number))
     things = draw_things(generator, config)
     full, empty = measure(things, config.refinements)
-    factor = np.exp(config.gain * generator.standard_normal() + config.uneven * generator.standard_normal(len(full)))
+    factor = np.exp(
+        config.gain * generator.standard_normal()
+        + config.uneven * generator.standard_normal(len(full))
+    )
     full = empty + (full - empty) * factor
-    change = with_noise(generator, full, config.noise_db) - with_noise(generator, empty, config.noise_db)
+    change = with_noise(generator, full, config.noise_db) - with_noise(
+        generator, empty, config.noise_db
+    )
     return {"xs": draw_image(things), "ys": change[:, None].astype(np.float32)}
 
 # %% ../../nbs/tasks/eit_physics.ipynb #2c61bb9b
@@ -299,10 +344,15 @@ def simulate_folder(
         if (out / "config.json").exists() and load_json(out / "config.json") != record:
             raise KitError(f"{out}: holds a simulation with other settings; choose another folder")
         if not (out / "config.json").exists() and any(out.glob("*.npz")):
-            raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
+            raise KitError(
+                f"{out}: holds npz files that were not simulated here; choose another folder"
+            )
         save_json(out / "config.json", record)
-        missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
-        write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
+        missing = [
+            number for number in range(config.count) if not (out / file_name(number)).exists()
+        ]
+        write = partial(_write_one, out, config)
+        several = processes > 1 and len(missing) > 1
         spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
         workers = ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext()
         with workers as pool:
@@ -341,11 +391,15 @@ def classical_matrix(
     mesh = disc_mesh(4)
     slopes = sensitivity(mesh)
     square = slopes @ slopes.T
-    inverse = np.linalg.inv(square + smoothing * np.trace(square) / len(square) * np.eye(len(square)))
+    inverse = np.linalg.inv(
+        square + smoothing * np.trace(square) / len(square) * np.eye(len(square))
+    )
     # each pixel shows the triangle with the nearest centre; none outside the disc
-    points, middles = pixel_centres(COARSE).reshape(-1, 2), mesh.corners[:, 0]
+    points = pixel_centres(COARSE).reshape(-1, 2)
+    middles = mesh.corners[:, 0]
     nearest = ((points[:, None] - middles[None]) ** 2).sum(-1).argmin(1)
-    mapping, inside = np.zeros((len(points), len(middles))), np.hypot(*points.T) < 1
+    mapping = np.zeros((len(points), len(middles)))
+    inside = np.hypot(*points.T) < 1
     mapping[np.flatnonzero(inside), nearest[inside]] = 1
     return mapping @ (slopes.T @ inverse)
 

@@ -19,13 +19,17 @@ from .phonemes import BLANK, PHONEMES, to_ids
 @cache
 def real_errors() -> dict[str, Any]:  # do not change it
     "Return the figures of the published baseline."
-    return json.loads((resources.files("b2t_kit.text") / "real_errors.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (resources.files("b2t_kit.text") / "real_errors.json").read_text(encoding="utf-8")
+    )
 
 # %% ../../nbs/text/confusions.ipynb #8e4a683d
 @cache
 def real_counts() -> tuple[np.ndarray, np.ndarray]:  # (41, 41) row: said, column: heard; (41,) how often said
     "Real mistakes as counts. Row 0: nothing was said (insertions); column 0: nothing was heard (deletions)."
-    real, wrong, totals = real_errors(), np.zeros((len(PHONEMES), len(PHONEMES))), np.zeros(len(PHONEMES))
+    real = real_errors()
+    wrong = np.zeros((len(PHONEMES), len(PHONEMES)))
+    totals = np.zeros(len(PHONEMES))
     for phoneme, mistakes in (*real["heard"].items(), ("", real["inserted"])):
         row = to_ids(phoneme)[0] if phoneme else BLANK
         for other, count in mistakes.items():

@@ -21,7 +21,9 @@ from .phonemes import normalise
 def phrases() -> dict[str, tuple[str, ...]]:
     "Return the alternatives of each symbol of the grammar; those of `fixed` are whole sentences."
     table: dict[str, tuple[str, ...]] = {}
-    for line in (resources.files("b2t_kit.text") / "sentences.txt").read_text(encoding="utf-8").splitlines():
+    for line in (
+        (resources.files("b2t_kit.text") / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    ):
         symbol, _, choices = line.partition(":")
         table[symbol] = (*table.get(symbol, ()), *(choice.strip() for choice in choices.split("|")))
     return table

@@ -54,7 +54,8 @@ def align_edits(
     hypothesis: Sequence,  # the same kind of items
 ) -> list[tuple[Any, Any]]:  # pairs of a reference and a hypothesis item, None for a gap
     "Return a best alignment of two sequences."
-    reference, hypothesis = items_of(reference), items_of(hypothesis)
+    reference = items_of(reference)
+    hypothesis = items_of(hypothesis)
     pairs: list[tuple[Any, Any]] = []
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
         true = [None] * (end2 - start2) if tag == "insert" else reference[start:end]
@@ -106,11 +107,17 @@ class Rate:
         return {name: None if np.isnan(value) else value for name, value in vars(self).items()}
 
     def __repr__(self) -> str:
-        span = "(no interval)" if np.isnan(self.low) else f"({100 * self.low:.1f}-{100 * self.high:.1f})"
+        span = (
+            "(no interval)"
+            if np.isnan(self.low)
+            else f"({100 * self.low:.1f}-{100 * self.high:.1f})"
+        )
         return f"{100 * self.rate:.1f} % {span}, {self.edits}/{self.total}"
 
 # %% ../../nbs/text/metrics.ipynb #01cf1667
-TRAINED, CHECKPOINT_CHOSEN, WEIGHTS_TUNED = "trained", "checkpoint chosen", "weights tuned"
+TRAINED = "trained"
+CHECKPOINT_CHOSEN = "checkpoint chosen"
+WEIGHTS_TUNED = "weights tuned"
 # key in lists -> what was done with the trials of a score, so that it flatters
 CHOSEN = {"trained": TRAINED, "checkpoint": CHECKPOINT_CHOSEN, "temperature": "temperature fitted",
           "weights": WEIGHTS_TUNED}
@@ -125,7 +132,9 @@ class Choice:
     held_out: float | None = None  # error rate with each half scored as the other half chose; None: not known
 
     def __str__(self) -> str:
-        scope = "these trials" if self.trials == self.of else f"{self.trials} of these {self.of} trials"
+        scope = (
+            "these trials" if self.trials == self.of else f"{self.trials} of these {self.of} trials"
+        )
         note = "" if self.held_out is None else (
             f"; tuned on one half and scored on the other: {100 * self.held_out:.1f} %")
         return f"{self.what} on {scope}{note}"
@@ -154,19 +163,24 @@ def by_groups(groups: Sequence | None) -> bool:
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
 # %% ../../nbs/text/metrics.ipynb #8c60c88e
-def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples: int = 2000) -> np.ndarray:
+def _bootstrap(
+    columns: Sequence[np.ndarray], groups: Sequence | None, resamples: int = 2000
+) -> np.ndarray:
     "Sums (resamples, columns) over as many trials, or groups, as there are, drawn anew; none if there is only one."
     values = np.stack(columns, axis=1)
     if groups is not None and len(groups) != len(values):
         raise KitError(f"{len(groups)} group names for {len(values)} trials: give one per trial")
     if by_groups(groups):
         names, member = np.unique(np.asarray(groups), return_inverse=True)
-        trials, values = values, np.zeros((len(names), values.shape[1]), dtype=np.int64)
+        trials = values
+        values = np.zeros((len(names), values.shape[1]), dtype=np.int64)
         np.add.at(values, member, trials)
-    units, generator = len(values), np.random.default_rng(0)
+    units = len(values)
+    generator = np.random.default_rng(0)
     if units < 2:
         return np.zeros((0, len(columns)))
-    sums, at_once = [], max(1, 2_000_000 // units)  # bounds the memory for large test sets
+    sums = []
+    at_once = max(1, 2_000_000 // units)  # bounds the memory for large test sets
     for start in range(0, resamples, at_once):
         draws = generator.integers(0, units, (min(at_once, resamples - start), units))
         sums.append(np.stack([column[draws].sum(axis=1) for column in values.T], axis=1))
@@ -179,10 +193,13 @@ def rate_of(
     resamples: int = 2000,  # bootstrap repetitions
 ) -> Rate:
     "Return the error rate with a 95 % percentile bootstrap interval; raise `KitError` if all references are empty."
-    errors, total = int(counts.edits.sum()), int(counts.lengths.sum())
+    errors = int(counts.edits.sum())
+    total = int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
-    sums, low, high = _bootstrap(counts, groups, resamples), np.nan, np.nan
+    sums = _bootstrap(counts, groups, resamples)
+    low = np.nan
+    high = np.nan
     if len(sums):
         sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
@@ -196,8 +213,10 @@ def scored_phonemes(sequence: Iterable, number: int) -> list[int]:  # classes 1.
     wrong = next((index for index in classes if not 0 < index < len(PHONEMES)), None)
     if wrong is not None:
         reason = "the blank or padding of CTC" if wrong == BLANK else "which no phoneme has"
-        raise KitError(f"trial {number} contains class {wrong}, {reason}: cut labels to their length, and collapse "
-                       "decoded paths")
+        raise KitError(
+            f"trial {number} contains class {wrong}, {reason}: cut labels to their length, and "
+            "collapse decoded paths"
+        )
     return classes
 
 # %% ../../nbs/text/metrics.ipynb #6cb74241
@@ -209,8 +228,13 @@ def per(
 ) -> Rate:
     "Return the phoneme error rate; raise `KitError` for blanks or padding among the phonemes."
     left_out = () if silence else (SILENCE,)
-    true, decoded = ([[index for index in scored_phonemes(sequence, number) if index not in left_out]
-                      for number, sequence in enumerate(side)] for side in (references, hypotheses))
+    true, decoded = (
+        [
+            [index for index in scored_phonemes(sequence, number) if index not in left_out]
+            for number, sequence in enumerate(side)
+        ]
+        for side in (references, hypotheses)
+    )
     return rate_of(count_edits(true, decoded), **options)
 
 # %% ../../nbs/text/metrics.ipynb #58649cac
@@ -220,7 +244,9 @@ def wer(
     **options: Any,  # groups and resamples of `rate_of`
 ) -> Rate:
     "Return the word error rate of normalised sentences; words are separated by spaces."
-    true, decoded = ([normalise(sentence).split() for sentence in side] for side in (references, hypotheses))
+    true, decoded = (
+        [normalise(sentence).split() for sentence in side] for side in (references, hypotheses)
+    )
     return rate_of(count_edits(true, decoded), **options)
 
 # %% ../../nbs/text/metrics.ipynb #d3e98dee
@@ -236,7 +262,9 @@ def rates_by(groups: Sequence[str], counts: Counts) -> RateTable:
     "Return the error rate of each group of trials; raise `KitError` for unequal numbers."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
-        raise KitError(f"{len(names)} group names for {len(counts.edits)} trials: give one per trial")
+        raise KitError(
+            f"{len(names)} group names for {len(counts.edits)} trials: give one per trial"
+        )
     table = RateTable()
     for name in dict.fromkeys(groups):
         part = Counts(counts.edits[names == name], counts.lengths[names == name])
@@ -311,17 +339,32 @@ def reliability(
     low, high = [None, None]
     if len(draws):
         low, high = np.percentile(np.abs(draws[:, :10]).sum(1) / draws[:, 10], [2.5, 97.5]).tolist()
-    rows = [[float(probabilities[bands == band].mean()), float(right[bands == band].mean()), int((bands == band).sum())]
-            for band in np.unique(bands)]
-    return {"items": len(right), "probability": float(np.mean(probabilities)), "right": float(np.mean(right)),
-            "error": float(np.abs(sums[:, :10].sum(0)).sum() / len(right)), "low": low, "high": high, "bands": rows}
+    rows = [
+        [
+            float(probabilities[bands == band].mean()),
+            float(right[bands == band].mean()),
+            int((bands == band).sum()),
+        ]
+        for band in np.unique(bands)
+    ]
+    return {
+        "items": len(right),
+        "probability": float(np.mean(probabilities)),
+        "right": float(np.mean(right)),
+        "error": float(np.abs(sums[:, :10].sum(0)).sum() / len(right)),
+        "low": low,
+        "high": high,
+        "bands": rows,
+    }
 
 # %% ../../nbs/text/metrics.ipynb #cd6aceb7
 def reliability_line(kind: str, table: Mapping[str, dict[str, Any]]) -> str:
     "Calibration errors in words."
-    parts = [f"{name} {100 * entry['error']:.1f} %" + ("" if entry["low"] is None else
-                                                       f" ({100 * entry['low']:.1f}-{100 * entry['high']:.1f})")
-             for name, entry in table.items()]
+    parts = [
+        f"{name} {100 * entry['error']:.1f} %"
+        + ("" if entry["low"] is None else f" ({100 * entry['low']:.1f}-{100 * entry['high']:.1f})")
+        for name, entry in table.items()
+    ]
     return f"calibration error of {kind}: {', '.join(parts)}"
 
 # %% ../../nbs/text/metrics.ipynb #873149ab
@@ -330,12 +373,22 @@ def plot_reliability(tables: Mapping[str, Mapping[str, dict[str, Any]]]) -> "Fig
     from matplotlib.figure import Figure  # only here: scoring needs no plotting library
 
     figure = Figure(figsize=(3.4 * len(tables), 3.2), dpi=72, layout="constrained")
-    for axes, (kind, table) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items()):
+    for axes, (kind, table) in zip(
+        figure.subplots(1, len(tables), squeeze=False)[0], tables.items()
+    ):
         axes.plot([0, 100], [0, 100], color="0.7", linewidth=1)
         for (name, entry), colour in zip(table.items(), ("tab:orange", "tab:blue")):
             rows = 100 * np.array([row[:2] for row in entry["bands"]])
-            axes.plot(*rows.T, "o-", color=colour, markersize=4, label=f"{name}, error {100 * entry['error']:.1f} %")
-        axes.set(title=kind, xlabel="probability, %", ylabel="right, %", xlim=(0, 100), ylim=(0, 100))
+            axes.plot(
+                *rows.T,
+                "o-",
+                color=colour,
+                markersize=4,
+                label=f"{name}, error {100 * entry['error']:.1f} %",
+            )
+        axes.set(
+            title=kind, xlabel="probability, %", ylabel="right, %", xlim=(0, 100), ylim=(0, 100)
+        )
         axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -356,23 +409,29 @@ class Confusion:
     @property
     def edits(self) -> Edits:
         "The number of edits of each kind."
-        deletions, insertions = int(self.wrong[:, BLANK].sum()), int(self.wrong[BLANK].sum())
+        deletions = int(self.wrong[:, BLANK].sum())
+        insertions = int(self.wrong[BLANK].sum())
         return Edits(int(self.wrong.sum()) - deletions - insertions, deletions, insertions)
 
     def most_common(self, count: int = 10) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
         "Return the most frequent errors; ties in class order."
-        wrong, names = self.wrong, (NOTHING, *PHONEMES[1:])
+        wrong = self.wrong
+        names = (NOTHING, *PHONEMES[1:])
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
         cells = [divmod(int(cell), len(names)) for cell in order if wrong.flat[cell]]
         return [(names[true], names[decoded], int(wrong[true, decoded])) for true, decoded in cells]
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.edits._asdict().items())
-        rows = [f"{true:>4} as {decoded:4} {times:6}" for true, decoded, times in self.most_common()]
+        rows = [
+            f"{true:>4} as {decoded:4} {times:6}" for true, decoded, times in self.most_common()
+        ]
         return "\n".join([f"{kinds} in {self.counts[1:].sum()} phonemes", *rows])
 
 # %% ../../nbs/text/metrics.ipynb #e140ba86
-def confusion(references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]) -> Confusion:
+def confusion(
+    references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]
+) -> Confusion:
     "Return the confusions of phonemes over all trials, from a best alignment of each."
     check_same_number(references, hypotheses)
     counts = np.zeros((len(PHONEMES), len(PHONEMES)), dtype=np.int64)
@@ -391,7 +450,9 @@ def plot_confusion(confusion: Confusion) -> "Axes":
     totals = confusion.counts.sum(axis=1, keepdims=True)
     totals[BLANK] = totals[1:].mean()  # insertions, compared with an average class
     shares = 100 * confusion.counts[np.ix_(order, order)] / np.maximum(totals[order], 1)
-    image = axes.imshow(np.ma.masked_equal(shares, 0), norm="log", vmin=0.1, vmax=100, cmap="viridis_r")
+    image = axes.imshow(
+        np.ma.masked_equal(shares, 0), norm="log", vmin=0.1, vmax=100, cmap="viridis_r"
+    )
     names = [PHONEMES[index] for index in order[:-1]]
     axes.set_xticks(range(len(order)), [*names, "(deleted)"], rotation=90, fontsize=7)
     axes.set_yticks(range(len(order)), [*names, "(inserted)"], fontsize=7)
@@ -399,5 +460,7 @@ def plot_confusion(confusion: Confusion) -> "Axes":
     axes.hlines(edges, -0.5, 40.5, color="0.8", linewidth=0.7)
     axes.vlines(edges, -0.5, 40.5, color="0.8", linewidth=0.7)
     axes.set(xlabel="decoded", ylabel="true")
-    axes.figure.colorbar(image, ax=axes, shrink=0.7, format="%g", label="share of the true class, %")
+    axes.figure.colorbar(
+        image, ax=axes, shrink=0.7, format="%g", label="share of the true class, %"
+    )
     return axes

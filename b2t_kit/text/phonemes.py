@@ -170,7 +170,9 @@ FOREIGN_LETTER = re.compile("[^\\W\\d_A-Za-z\u02b9\u02bb\u02bc\ua78c]")
 _PLAIN = {
     **dict.fromkeys("\u2019\u2018\u201b\u02b9\u02bb\u02bc\ua78c\uff07\u00b4\u2032", "'"),
     **dict.fromkeys("\u2010\u2011\ufe63\uff0d", "-"),
-    **dict.fromkeys("\u00ad\u200c\u200d\u2060\ufeff", ""),  # soft hyphens, joiners, byte order marks
+    **dict.fromkeys(
+        "\u00ad\u200c\u200d\u2060\ufeff", ""
+    ),  # soft hyphens, joiners, byte order marks
     **dict.fromkeys(map(chr, range(0x300, 0x370)), ""),  # accents that follow their letter
 }
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")

@@ -60,7 +60,8 @@ class Losses:
     "Counts what is left out of texts."
 
     def __init__(self) -> None:
-        self.counts, self.examples = Counter[str](), dict[str, str]()
+        self.counts = Counter[str]()
+        self.examples = dict[str, str]()
 
     def look(self, text: str) -> None:
         "Count what a text of one or more lines would lose."
@@ -75,7 +76,9 @@ class Losses:
         if not self.counts:
             return ""
         example = next(self.examples[kind] for kind in LOSSES if kind in self.examples)
-        words = normalise_lines(MISSING_LINE.sub("", example)).replace(UNKNOWN_WORD, "<unk>").split()
+        words = (
+            normalise_lines(MISSING_LINE.sub("", example)).replace(UNKNOWN_WORD, "<unk>").split()
+        )
         advice = "; spell out what is spoken" if self.counts.keys() - {*_NO_WORDS} else ""
         summary = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items())
         reading = " ".join(words)[:60]
@@ -111,14 +114,49 @@ def keys_of(names: Iterable[str]) -> list[tuple]:
 
 # %% ../../nbs/text/tables.ipynb #76cf87e0
 Part = Literal["decoded", "said"]  # which part a table plays
-NAMES = ("id", "utt_id", "uttid", "utt", "utterance_id", "utterance", "segment_id", "trial_id", "key",
-         "name", "file", "filename", "file_name")
+NAMES = (
+    "id",
+    "utt_id",
+    "uttid",
+    "utt",
+    "utterance_id",
+    "utterance",
+    "segment_id",
+    "trial_id",
+    "key",
+    "name",
+    "file",
+    "filename",
+    "file_name",
+)
 EITHER = ("text", "sentence", "transcript", "transcription")
 TEXTS: dict[str, tuple[str, ...]] = {
-    "decoded": ("pred_text", "pred", "prediction", "predicted", "predicted_text", "predicted_sentence",
-                "hyp", "hyp_text", "hypothesis", "decoded", "decoded_text", "decoded_sentence"),
-    "said": ("sentence_label", "ref", "ref_text", "reference", "truth", "true_text", "true_sentence",
-             "ground_truth", "target", "said"),
+    "decoded": (
+        "pred_text",
+        "pred",
+        "prediction",
+        "predicted",
+        "predicted_text",
+        "predicted_sentence",
+        "hyp",
+        "hyp_text",
+        "hypothesis",
+        "decoded",
+        "decoded_text",
+        "decoded_sentence",
+    ),
+    "said": (
+        "sentence_label",
+        "ref",
+        "ref_text",
+        "reference",
+        "truth",
+        "true_text",
+        "true_sentence",
+        "ground_truth",
+        "target",
+        "said",
+    ),
 }
 _KNOWN = frozenset((*PLACE, *NAMES, *EITHER, *TEXTS["decoded"], *TEXTS["said"]))
 LISTS = ("nbest", "n_best", "hyps", "hypotheses")  # of sentences with scores, in JSON
@@ -280,8 +318,10 @@ def _refuse_names(rows: Sequence[tuple[str, Any]], column: str) -> None:
         are_numbers = all(re.fullmatch(r"[-+0-9.eE ]*", text) for text in texts)
         is_known = name in (column, _MANIFEST) or _folded(name) in _KNOWN
         if not is_known and not are_numbers and len(set(texts)) == len(rows) > 1:
-            raise KitError(f"{name!r} may name the trials; call it id, or leave it out. Names that are "
-                           f"understood: {', '.join((*NAMES, *PLACE))}")
+            raise KitError(
+                f"{name!r} may name the trials; call it id, or leave it out. Names that are "
+                f"understood: {', '.join((*NAMES, *PLACE))}"
+            )
 
 # %% ../../nbs/text/tables.ipynb #d6f5aee0
 def _delimiter(header: str) -> tuple[str, int]:
@@ -374,15 +414,18 @@ def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line
     kind = "last" if must_end else utterance_kind(texts)
     lines = list[Line]()
     for number, line in enumerate(texts, 1):
-        name, sentence = None, line.strip()
+        name = None
+        sentence = line.strip()
         if kind and (not sentence or sentence.startswith(";;")):  # a comment of sclite
             continue
         if kind == "last":
             found = _TRANSCRIPT.fullmatch(line)
             if found is None:
-                raise KitError(f"line {number}: does not end with the utterance in brackets, such as "
-                               "(spk-1-0)")
-            name, sentence = found[2], found[1]
+                raise KitError(
+                    f"line {number}: does not end with the utterance in brackets, such as (spk-1-0)"
+                )
+            name = found[2]
+            sentence = found[1]
         elif kind == "first":
             name, _, sentence = sentence.replace("\t", " ").partition(" ")
         votes = [(sentence.strip(), 1.0)]
@@ -482,15 +525,19 @@ def read_table(
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")
     known = {} if is_made_up else dict(zip(keys, places))
-    missing = {key: f"{line.where}: {line.missing!r}" for key, line in zip(keys, lines) if line.missing}
+    missing = {
+        key: f"{line.where}: {line.missing!r}" for key, line in zip(keys, lines) if line.missing
+    }
     return Table(str(path), rows, is_ordered, is_placed, known, missing)
 
 
 def check_complete(table: Table) -> Table:
     "Return the table; raise `KitError` naming the line of a missing value."
     for where in table.missing.values():
-        raise KitError(f"{table.path}: {where} stands for a missing value; write the sentence, or nothing "
-                       "if there was none")
+        raise KitError(
+            f"{table.path}: {where} stands for a missing value; write the sentence, or nothing "
+            "if there was none"
+        )
     return table
 
 
@@ -534,15 +581,20 @@ def _spelled(key: tuple) -> str:
 def align_tables(tables: Sequence[Table]) -> list[dict[tuple, Any]]:
     "Return tables of the same trials by the same keys; raise `KitError` for a trial that one lacks."
     aligned = rekeyed(tables)
-    first, rows_of_first = tables[0], aligned[0]
+    first = tables[0]
+    rows_of_first = aligned[0]
     for table, rows in zip(tables, aligned):
         odd = sorted(rows.keys() ^ rows_of_first.keys(), key=lambda key: (len(key), key))
         if odd:
             incomplete, complete = (table, first) if odd[0] in rows_of_first else (first, table)
-            raise KitError(f"{incomplete.path}: has no row for {_spelled(odd[0])} of {complete.path} "
-                           f"({len(rows)} rows in {table.path}, {len(rows_of_first)} in {first.path})")
+            raise KitError(
+                f"{incomplete.path}: has no row for {_spelled(odd[0])} of {complete.path} "
+                f"({len(rows)} rows in {table.path}, {len(rows_of_first)} in {first.path})"
+            )
         for key in table.places.keys() & first.places.keys():
             if table.places[key] != first.places[key]:
-                raise KitError(f"{table.path}: {_spelled(key)} is {_spelled(table.places[key])}, and "
-                               f"{_spelled(first.places[key])} in {first.path}")
+                raise KitError(
+                    f"{table.path}: {_spelled(key)} is {_spelled(table.places[key])}, and "
+                    f"{_spelled(first.places[key])} in {first.path}"
+                )
     return [{key: rows[key] for key in rows_of_first} for rows in aligned]

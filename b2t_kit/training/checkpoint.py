@@ -39,18 +39,27 @@ OWNER = ".run"  # the file in that folder that says which run made it
 # %% ../../nbs/training/checkpoint.ipynb #f0da344e
 def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to the first
     "Return the folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
-    note, own = Path(run) / ROLLING, Path(run) / "checkpoints"
+    note = Path(run) / ROLLING
+    own = Path(run) / "checkpoints"
     if not os.path.lexists(note):
         return [own]
     record = load_json(note)
-    if not isinstance(record, dict) or not isinstance(record.get("folder"), str) or "\0" in record["folder"]:
-        raise KitError(f"{note}: names no folder; remove it, and the checkpoints are those in the run folder")
+    if (
+        not isinstance(record, dict)
+        or not isinstance(record.get("folder"), str)
+        or "\0" in record["folder"]
+    ):
+        raise KitError(
+            f"{note}: names no folder; remove it, and the checkpoints are those in the run folder"
+        )
     folder = Path(record["folder"])
     if not os.path.isdir(folder):
         return [own]
     if not os.path.isfile(folder / OWNER) or read_text(folder / OWNER) != record.get("owner"):
-        raise KitError(f"{note}: names a folder that this run did not make, {folder}; remove {note.name}, and move "
-                       "checkpoints of this run that are there to the run folder")
+        raise KitError(
+            f"{note}: names a folder that this run did not make, {folder}; remove {note.name}, "
+            "and move checkpoints of this run that are there to the run folder"
+        )
     return [folder, own]
 
 # %% ../../nbs/training/checkpoint.ipynb #2d8fc896
@@ -62,11 +71,21 @@ def checkpoint_path(run: str | Path, step: int) -> Path:
 # %% ../../nbs/training/checkpoint.ipynb #c02a604c
 def checkpoint_steps(run: str | Path) -> list[int]:
     "Return the steps that have a checkpoint folder, sound or damaged, in rising order."
-    paths = [path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()]
-    return sorted({int(path.name) for path in paths if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()})
+    paths = [
+        path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()
+    ]
+    return sorted(
+        {
+            int(path.name)
+            for path in paths
+            if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()
+        }
+    )
 
 # %% ../../nbs/training/checkpoint.ipynb #9df44c39
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[str, str] | None = None
+) -> None:
     "Write tensors to a file that whom the user's umask says may read; another floating type raises `KitError`."
     host: dict[str, torch.Tensor] = {}
     addresses: set[int] = set()
@@ -78,7 +97,8 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[s
         host[name] = copy.clone() if address in addresses else copy
         addresses.add(address)
     path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)  # as the user's umask has it; safetensors makes files private
+    # as the user's umask has it; safetensors makes files private
+    mode = stat.S_IMODE(path.stat().st_mode)
     save_file(host, path, notes)
     path.chmod(mode)
 
@@ -115,8 +135,10 @@ def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> 
     except (OSError, SafetensorError, KitError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         steps = ", ".join(str(step) for step in checkpoint_steps(run)) or "none"
-        raise KitError(f"{target}: the checkpoint could not be written ({reason}; "
-                       f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {steps}") from error
+        raise KitError(
+            f"{target}: the checkpoint could not be written ({reason}; "
+            f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {steps}"
+        ) from error
 
 # %% ../../nbs/training/checkpoint.ipynb #891d1e18
 def _remove_checkpoint(folder: Path) -> None:
@@ -131,14 +153,18 @@ def _remove_checkpoint(folder: Path) -> None:
 def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
     "Return the fault of a checkpoint in one line."
     folder = Path(checkpoint)
-    marker = COMPLETE if os.path.lexists(folder / COMPLETE) else "state.json"  # a copy may leave hidden files out
+    # a copy may leave hidden files out
+    marker = COMPLETE if os.path.lexists(folder / COMPLETE) else "state.json"
     try:
         record = load_json(folder / marker)
-        marks = {name: (mark["bytes"], mark["sha256"]) for name, mark in dict(record["files"]).items()}
+        marks = {
+            name: (mark["bytes"], mark["sha256"]) for name, mark in dict(record["files"]).items()
+        }
         step = record["step"]
     except (KitError, KeyError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
-    present, listed = {path.name for path in folder.iterdir()} - {COMPLETE}, {*marks, marker} - {COMPLETE}
+    present = {path.name for path in folder.iterdir()} - {COMPLETE}
+    listed = {*marks, marker} - {COMPLETE}
     for name, (size, digest) in marks.items():
         path = folder / name
         if name not in present or not path.is_file():
@@ -148,7 +174,10 @@ def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
         if file_mark(path)["sha256"] != digest:
             return f"{name} has changed since it was written"
     if present - listed or "state.json" not in listed or len(listed) < 2:
-        return f"{COMPLETE} does not list {', '.join(sorted(present - listed)) or 'the files of a checkpoint'}"
+        return (
+            f"{COMPLETE} does not list "
+            f"{', '.join(sorted(present - listed)) or 'the files of a checkpoint'}"
+        )
     return "" if step == int(folder.name) else f"it is of step {step}"
 
 # %% ../../nbs/training/checkpoint.ipynb #a4f90b31
@@ -206,7 +235,9 @@ def read_best(run: str | Path) -> Best | None:  # None if nothing was validated 
     with suppress(KitError):  # a missing or damaged checkpoint is reported by whoever loads it
         record = read_state(checkpoint_path(run, best.step)).get("best")
     if isinstance(record, dict) and record.get("step") == best.step and record != asdict(best):
-        raise KitError(f"{path}: differs from what the checkpoint of step {best.step} says; remove it")
+        raise KitError(
+            f"{path}: differs from what the checkpoint of step {best.step} says; remove it"
+        )
     return best
 
 # %% ../../nbs/training/checkpoint.ipynb #5f7efa67
@@ -227,7 +258,8 @@ def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> P
 # %% ../../nbs/training/checkpoint.ipynb #a36b47ce
 def prune(run: str | Path, keep: int) -> None:
     "Remove all checkpoints but the newest `keep` and the best."
-    best, steps = read_best(run), checkpoint_steps(run)
+    best = read_best(run)
+    steps = checkpoint_steps(run)
     kept = {*steps[-max(keep, 1):], best.step if best else -1}
     for step in steps:
         while step not in kept and checkpoint_path(run, step).is_dir():  # it may be in both folders
@@ -249,8 +281,10 @@ def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes tha
     needed = max(keep + 2 - len(checkpoint_steps(run)), 1) * size
     free = free_bytes(checkpoint_folders(run)[0])
     if free < needed:
-        raise KitError(f"{run}: checkpoints need {needed / 1e6:,.1f} MB more ({keep} kept, the best and "
-                       f"one being written, {size / 1e6:,.1f} MB each), but {free / 1e6:,.1f} MB are free")
+        raise KitError(
+            f"{run}: checkpoints need {needed / 1e6:,.1f} MB more ({keep} kept, the best and "
+            f"one being written, {size / 1e6:,.1f} MB each), but {free / 1e6:,.1f} MB are free"
+        )
     return needed
 
 # %% ../../nbs/training/checkpoint.ipynb #17468720
@@ -265,21 +299,26 @@ def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoi
         owner = secrets.token_hex()
         write_atomically(folder / OWNER, owner)
     except OSError as error:
-        raise KitError(f"{scratch}: checkpoints cannot be written there ({error.strerror})") from error
+        raise KitError(
+            f"{scratch}: checkpoints cannot be written there ({error.strerror})"
+        ) from error
     save_json(Path(run) / ROLLING, {"folder": str(folder), "owner": owner})
     return folder
 
 # %% ../../nbs/training/checkpoint.ipynb #579cdf28
 def copy_to_output(run: str | Path) -> None:
     "Copy the last checkpoint and the best weights from the scratch folder into the run folder."
-    folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
+    folders = checkpoint_folders(run)
+    steps = checkpoint_steps(run)
+    best = read_best(run)
     if len(folders) == 1 or not steps:
         return
     copies: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
     if best is not None and best.step in steps:
         copies.setdefault(best.step, ("model", "ema"))
     for step, parts in copies.items():
-        source, target = checkpoint_path(run, step), folders[-1] / f"{step:08d}"
+        source = checkpoint_path(run, step)
+        target = folders[-1] / f"{step:08d}"
         if source != target:
             with _new_checkpoint(run, target, read_state(source)) as folder:
                 for name in (f"{part}.safetensors" for part in parts):

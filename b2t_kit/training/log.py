@@ -59,12 +59,15 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = dict(parse_json(line))
-            kind, step = row.get("kind"), row.get("step")
+            kind = row.get("kind")
+            step = row.get("step")
             if not isinstance(kind, str) or type(step) is not int or not 0 <= step < MOST_STEPS:
                 raise ValueError("it names no step and kind")
             for name, value in row.items():
                 is_number = value is None or isinstance(value, int | float) and abs(value) < 1e300
-                is_text = isinstance(value, str) and (name == "kind" or kind not in ("train", "eval"))
+                is_text = isinstance(value, str) and (
+                    name == "kind" or kind not in ("train", "eval")
+                )
                 if not (is_number or is_text):
                     raise ValueError(f"its {name} is not a number that a run writes")
             rows.append(row)
@@ -91,7 +94,11 @@ def series(
     name: str,  # a value of such rows, such as "loss"
 ) -> tuple[list[int], list[float]]:  # steps and values; rows without the value are left out
     "Return one curve from the rows of a run."
-    points = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
+    points = [
+        (row["step"], row[name])
+        for row in rows
+        if row["kind"] == kind and row.get(name) is not None
+    ]
     return [step for step, _ in points], [value for _, value in points]
 
 # %% ../../nbs/training/log.ipynb #ffcb5c88
@@ -202,14 +209,25 @@ def draw_runs(
     num_evals = max((len(series(rows, "eval", "loss")[0]) for rows in runs.values()), default=0)
     for number, (name, rows) in enumerate(runs.items()):
         colour = f"C{number}"
-        _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8, label=name if several else "training")
+        _draw_curve(
+            loss,
+            series(rows, "train", "loss"),
+            color=colour,
+            alpha=0.8,
+            label=name if several else "training",
+        )
         _draw_curve(loss, series(rows, "eval", "loss"), color=colour if several else "C1",
                     linestyle="--", label="_" if several else "validation")
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    _finish_axis(loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss")
-    _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation")
+    _finish_axis(
+        loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss"
+    )
+    _finish_axis(
+        error,
+        f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation",
+    )
     _finish_axis(rate, "learning rate")
     return figure
 
@@ -260,10 +278,12 @@ class Board:
         every: float = 3.0,  # least seconds between two drawings
         canvas: Canvas | None = None,  # where to draw; a new canvas under the cell if None
     ) -> None:
-        self.total_steps, self.every = total_steps, every
+        self.total_steps = total_steps
+        self.every = every
         self.rows: list[dict[str, Any]] = []  # also those of earlier parts of the run
         self.where = ("notebook" if in_notebook() else "terminal") if where == "auto" else where
-        self.canvas, self.drawn_at = canvas or Canvas(), -math.inf
+        self.canvas = canvas or Canvas()
+        self.drawn_at = -math.inf
 
     def add(self, row: dict[str, Any]) -> None:
         "Show one more row, of any kind."
@@ -271,9 +291,14 @@ class Board:
         if self.where == "terminal" or (self.where == "notebook" and row["kind"] == "event"):
             print(row_text(row, self.total_steps), flush=True)
         if self.where == "notebook" and time.monotonic() - self.drawn_at >= self.every:
-            last = next((row for row in reversed(self.rows) if row["kind"] == "train"), {"kind": "train", "step": 0})
+            last = next(
+                (row for row in reversed(self.rows) if row["kind"] == "train"),
+                {"kind": "train", "step": 0},
+            )
             names = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
-            self.draw(row_text({name: last[name] for name in names if name in last}, self.total_steps))
+            self.draw(
+                row_text({name: last[name] for name in names if name in last}, self.total_steps)
+            )
 
     def draw(self, title: str) -> None:
         "Replace the figure."
@@ -294,5 +319,7 @@ class Board:
 def find_runs(folder: str | Path) -> dict[str, Path]:  # run folder by its path relative to `folder`
     "Return the run folders in a folder, sorted by name."
     folder = Path(folder)
-    folders = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
+    folders = sorted(
+        {path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)}
+    )
     return {str(path.relative_to(folder)): path for path in folders}

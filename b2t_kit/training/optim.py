@@ -57,12 +57,28 @@ def group_parameters(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        rule = next((rule for rule in rules if any(fnmatchcase(name, pattern) for pattern in rule.patterns)), None)
+        rule = next(
+            (
+                rule
+                for rule in rules
+                if any(fnmatchcase(name, pattern) for pattern in rule.patterns)
+            ),
+            None,
+        )
         if rule is None:
             raise KitError(f"{name}: no group rule matches this parameter; add a rule")
         members[rule].append(parameter)
-    return [{"params": parameters, "name": rule.name, "lr": rule.lr, "peak_lr": rule.lr,
-             "weight_decay": rule.weight_decay} for rule, parameters in members.items() if parameters]
+    return [
+        {
+            "params": parameters,
+            "name": rule.name,
+            "lr": rule.lr,
+            "peak_lr": rule.lr,
+            "weight_decay": rule.weight_decay,
+        }
+        for rule, parameters in members.items()
+        if parameters
+    ]
 
 # %% ../../nbs/training/optim.ipynb #fcc75d8e
 def build_adamw(
@@ -88,7 +104,8 @@ class Ema:
         decay: float = 0.999,  # fraction of the average that remains per step, after the first steps
         scalar: Callable[[float], Any] = float,  # a device's `scalar`
     ) -> None:
-        self.decay, self.scalar = decay, scalar
+        self.decay = decay
+        self.scalar = scalar
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.pairs = list(zip(self.model.parameters(), model.parameters()))
         self.buffers = list(zip(self.model.buffers(), model.buffers()))
@@ -104,8 +121,12 @@ class Ema:
 
 # %% ../../nbs/training/optim.ipynb #462299d1
 VANISHED = 1e-7  # a steady gradient norm below this trains nothing
-_EXPLODED = 100.0  # a steady gradient norm above this many times the clipping norm is mostly cut away
-_RECENT, _FIRST, _STEADY = 200, 20, 10  # norms in the median; before the first judgement; that are steady
+# a steady gradient norm above this many times the clipping norm is mostly cut away
+_EXPLODED = 100.0
+# norms in the median; before the first judgement; that are steady
+_RECENT = 200
+_FIRST = 20
+_STEADY = 10
 
 
 class NormWatch:
@@ -141,10 +162,14 @@ class NormWatch:
 def _optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     "Return the parameters' names, in the order of the optimizer's numbers."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    return [
+        names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]
+    ]
 
 # %% ../../nbs/training/optim.ipynb #311f513e
-def norm_groups(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+def norm_groups(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> dict[str, list[nn.Parameter]]:
     "Return the trained parameters by top-level part of the model and group of the optimizer."
     names = iter(_optimizer_names(optimizer, model))
     groups: dict[str, list[nn.Parameter]] = {}
@@ -167,7 +192,10 @@ def pack_optimizer(
     state = optimizer.state_dict()
     tensors = {f"{names[index]}/{key}": value
                for index, values in state["state"].items() for key, value in values.items()}
-    groups = [{**group, "params": [names[index] for index in group["params"]]} for group in state["param_groups"]]
+    groups = [
+        {**group, "params": [names[index] for index in group["params"]]}
+        for group in state["param_groups"]
+    ]
     return tensors, groups
 
 # %% ../../nbs/training/optim.ipynb #11272971
@@ -182,7 +210,9 @@ def unpack_optimizer(
     saved_names = [name for group in groups for name in group["params"]]
     if saved_names != list(indices):
         mismatch = sorted(set(saved_names) ^ set(indices)) or ["their order"]
-        raise ValueError(f"the checkpoint's optimizer holds other parameters: {', '.join(mismatch[:5])}")
+        raise ValueError(
+            f"the checkpoint's optimizer holds other parameters: {', '.join(mismatch[:5])}"
+        )
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         name, _, moment = key.rpartition("/")
@@ -192,5 +222,7 @@ def unpack_optimizer(
         settings = {key: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
                     for key, value in saved_group.items()}
         of_device = {key: group[key] for key in _OF_DEVICE if key in group}
-        new_groups.append({**settings, **of_device, "params": [indices[name] for name in saved_group["params"]]})
+        new_groups.append(
+            {**settings, **of_device, "params": [indices[name] for name in saved_group["params"]]}
+        )
     optimizer.load_state_dict({"state": state, "param_groups": new_groups})

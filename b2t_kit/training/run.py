@@ -47,12 +47,15 @@ from ..core.files import write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
 from ..precision import audit_optimizer, unchanged
-from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space, checkpoint_folders
+from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space
+from .checkpoint import checkpoint_folders
 from .checkpoint import checkpoint_path, checkpoint_steps, clean_leftovers
 from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part
 from .checkpoint import read_state, use_scratch, write_checkpoint
-from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after, read_metrics
-from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups, pack_optimizer, set_lr
+from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after
+from .log import read_metrics
+from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups
+from .optim import pack_optimizer, set_lr
 from .optim import unpack_optimizer
 from .task import Task, TrainConfig, mean_loss
 
@@ -61,7 +64,8 @@ class StopRequest:
     "Records SIGINT, SIGTERM and SIGHUP while it is open and `waits`; a second SIGINT raises `KeyboardInterrupt`."
 
     def __init__(self, waits: bool = True) -> None:
-        self.waits = waits  # False: until it is set, signals do what they did before, or raise `KeyboardInterrupt`
+        # False: until it is set, signals do what they did before, or raise `KeyboardInterrupt`
+        self.waits = waits
         self.name = ""  # of the signal that arrived, such as "SIGTERM"
         self.before: dict[int, Any] = {}  # handlers
 
@@ -80,7 +84,8 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             for number in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
-                ignored = number and signal.getsignal(number) is signal.SIG_IGN  # nohup ignores SIGHUP
+                # nohup ignores SIGHUP
+                ignored = number and signal.getsignal(number) is signal.SIG_IGN
                 if number and (number == signal.SIGINT or not ignored):
                     self.before[number] = signal.signal(number, self.note)
         return self
@@ -95,7 +100,8 @@ class Budget:
 
     def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = hours * 3600 if hours else math.inf  # seconds from now
-        self.clock, self.start = clock, clock()
+        self.clock = clock
+        self.start = clock()
         self.copies = 1  # writes of the last checkpoint: 2 if it is also copied
         self.seconds = {"write": 0.0, "evaluate": 0.0, "step": 0.0}  # the longest of each so far
 
@@ -126,7 +132,8 @@ _AGREE_EVERY = 10  # steps between two agreements on stopping, with several proc
 # %% ../../nbs/training/run.ipynb #80facffd
 def on_main(device: Device, action: Callable[[], Any]) -> Any:
     "Run `action` on the main process; every process gets its result, or raises its `KitError`."
-    outcome, error = None, None
+    outcome = None
+    error = None
     if device.is_main:
         try:
             outcome = action()
@@ -142,9 +149,11 @@ class Meter:
     "Collects the values of each step on the device, and the amount of work and the time on the host."
 
     def __init__(self) -> None:
-        self.steps: list[list[dict[str, torch.Tensor]]] = []  # micro-batches of each finished step, on the device
+        # micro-batches of each finished step, on the device
+        self.steps: list[list[dict[str, torch.Tensor]]] = []
         self.open: list[dict[str, torch.Tensor]] = []  # micro-batches of the current step
-        self.norms: list[torch.Tensor] = []  # of each finished step: over all parameters, then over each group
+        # of each finished step: over all parameters, then over each group
+        self.norms: list[torch.Tensor] = []
         self.groups: list[str] = []  # names of the groups
         self.counted: Counter[str] = Counter()  # this process's work by kind
         self.started: float | None = None  # when the clock started; None while it is stopped
@@ -166,17 +175,24 @@ class Meter:
         "End the current step, with the gradient's norm (), or with groups (1 + G,)."
         self.steps.append(self.open)
         self.norms.append(norms.detach().float())
-        self.groups, self.open = list(groups), []
+        self.groups = list(groups)
+        self.open = []
 
     def fetch(self, device: Device) -> tuple[list[dict[str, float]], float]:  # a row for each new step, seconds
         "Bring the new values to the host, summed over processes, and stop the clock. Waits for the device."
         if not self.steps or self.started is None:
             return [], 0.0
-        names, steps = list(self.steps[0][0]), len(self.steps)
-        values = device.fetch([*(part[name] for step in self.steps for part in step for name in names), *self.norms])
-        table = torch.stack(values[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
+        names = list(self.steps[0][0])
+        steps = len(self.steps)
+        values = device.fetch(
+            [*(part[name] for step in self.steps for part in step for name in names), *self.norms]
+        )
+        # over micro-batches
+        table = torch.stack(values[:-steps]).reshape(steps, -1, len(names)).sum(1)
         norms = torch.stack(values[-steps:]).reshape(steps, -1)
-        sums = torch.cat([table.flatten(), torch.tensor([float(amount) for amount in self.counted.values()])])
+        sums = torch.cat(
+            [table.flatten(), torch.tensor([float(amount) for amount in self.counted.values()])]
+        )
         if device.world > 1:
             sums = device.sum_over_processes(sums.to(device.torch_device)).cpu()
         if not device.computes_globally:
@@ -187,15 +203,34 @@ class Meter:
         for kind, amount in zip(self.counted, sums[table.numel():].tolist()):
             self.work[kind] = self.work.get(kind, 0.0) + amount
         self.seconds += seconds
-        self.steps, self.norms, self.counted, self.started = [], [], Counter(), None
+        self.steps = []
+        self.norms = []
+        self.counted = Counter()
+        self.started = None
         return rows, seconds
 
 # %% ../../nbs/training/run.ipynb #15339a12
 RESUME = "resume.json"  # in the run folder: what a resumed run uses again and may change
-SOURCES = "source"  # in the run folder: the source that a model of one's own is trained with; until_STEP has older ones
+# in the run folder: the source that a model of one's own is trained with; until_STEP has older ones
+SOURCES = "source"
 _CHANGEABLE = {  # settings that a resumed run may change
-    "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
-    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
+    "steps",
+    "hours",
+    "device",
+    "precision",
+    "log_every",
+    "new_schedule",
+    "eval_every",
+    "checkpoint_every",
+    "scratch",
+    "keep_checkpoints",
+    "abnormal_norm",
+    "tracker",
+    "shard",
+    "units_over",
+    "compile_cache",
+    "memory_guard",
+}
 
 # %% ../../nbs/training/run.ipynb #47a36993
 def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as "task.model.hidden was 64 and is 128"
@@ -206,7 +241,10 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as 
     texts = ["absent" if value is None else str(value) for value in (before, now)]
     if max(map(len, texts)) > 40:  # from a little before the first character that differs
         start = max(len(os.path.commonprefix(texts)) - 8, 0)
-        texts = ["..." * (start > 0) + text[start:start + 34] + "..." * (len(text) > start + 34) for text in texts]
+        texts = [
+            "..." * (start > 0) + text[start : start + 34] + "..." * (len(text) > start + 34)
+            for text in texts
+        ]
     return [] if before == now else [f"{name} was {texts[0]} and is {texts[1]}"]
 
 # %% ../../nbs/training/run.ipynb #502de63b
@@ -222,22 +260,41 @@ def check_resumable(folder: Path, resume: bool) -> bool:
 # %% ../../nbs/training/run.ipynb #5ae6bfb7
 def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
     "Return the content of `config.json`; raise `KitError` naming the fields that differ from the run to resume."
-    path, settings = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
-    record = {"train": to_dict(settings), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
+    path = folder / "config.json"
+    settings = replace(config, new_schedule=False)  # permitted once, not for ever
+    record = {
+        "train": to_dict(settings),
+        "task": task.describe(),
+        "data": task.fingerprint(folder / MEMO),
+    }
     record = json.loads(json.dumps(record, default=str))
     if not resume:
         return record
     old_record = load_json(path)
-    if not isinstance(old_record, dict) or not isinstance(old_record.get("train"), dict) or "task" not in old_record:
+    if (
+        not isinstance(old_record, dict)
+        or not isinstance(old_record.get("train"), dict)
+        or "task" not in old_record
+    ):
         raise KitError(f"{path}: is not the record of a run")
-    old, new = ({**entry, "train": {key: value for key, value in entry["train"].items() if key not in _CHANGEABLE}}
-                for entry in (old_record, record))
-    lines = [line for line in differences(old, new) if not line.startswith("task.config.model.sha256 ")]
+    old, new = (
+        {
+            **entry,
+            "train": {
+                key: value for key, value in entry["train"].items() if key not in _CHANGEABLE
+            },
+        }
+        for entry in (old_record, record)
+    )
+    lines = [
+        line for line in differences(old, new) if not line.startswith("task.config.model.sha256 ")
+    ]
     if lines:
         remedy = "; give the data that it was trained on, or train into another folder"
         raise KitError(f"{folder}: cannot be resumed, because {'; '.join(lines[:6])}"
                        f"{remedy if lines[-1].startswith('data.') else ''}")
-    return {**record, "task": old_record["task"]}  # the digest of a model's source stays that of the beginning
+    # the digest of a model's source stays that of the beginning
+    return {**record, "task": old_record["task"]}
 
 # %% ../../nbs/training/run.ipynb #153bb2b9
 def task_digest(task: Any) -> str:  # 64 hexadecimal digits
@@ -286,7 +343,9 @@ def build_training(task: Task, config: TrainConfig, device: Device) -> Training:
     if config.ema_decay:
         ema = Ema(device.unwrap(model), config.ema_decay, device.scalar)
         device.lay_out_average(ema.model)
-    return Training(task=task, config=config, device=device, model=model, optimizer=optimizer, ema=ema)
+    return Training(
+        task=task, config=config, device=device, model=model, optimizer=optimizer, ema=ema
+    )
 
 # %% ../../nbs/training/run.ipynb #fcdcb2f9
 @dataclass(kw_only=True)
@@ -324,14 +383,21 @@ def _check_agreement(device: Device, task: Task, config: TrainConfig, data: Any)
     if device.world == 1:
         return
     versions = dict(package.rsplit(" ", 1) for package in package_versions().split(", "))
-    settings: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": versions}
+    settings: dict[str, Any] = {
+        "train": to_dict(config),
+        "task": task.describe(),
+        "versions": versions,
+    }
     if find_rank().local_rank == 0:  # a machine reads its recordings once
         settings["data"] = data if device.is_main else task.fingerprint(None)
     settings = json.loads(json.dumps(settings, default=str))
     (host, first), *others = device.gather_objects((socket.gethostname(), settings))
     for rank, (machine, other) in enumerate(others, 1):
         if lines := differences({name: first[name] for name in other}, other):
-            raise KitError(f"process {rank}, on {machine}, differs from process 0, on {host}: {'; '.join(lines[:3])}")
+            raise KitError(
+                f"process {rank}, on {machine}, differs from process 0, on {host}: "
+                f"{'; '.join(lines[:3])}"
+            )
 
 # %% ../../nbs/training/run.ipynb #f7bd69a5
 _PIECE = 1 << 26  # bytes of a file that are sent at once
@@ -339,7 +405,8 @@ _PIECE = 1 << 26  # bytes of a file that are sent at once
 
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
-    folder, place = Path(folder), find_rank()
+    folder = Path(folder)
+    place = find_rank()
     if place.world == 1:
         return
     join(place, "gloo", purpose="resume")
@@ -347,19 +414,31 @@ def share_run(folder: str | Path) -> None:
         newest = latest_checkpoint(folder) if (folder / "config.json").exists() else None
         steps: list[Any] = [None] * place.world
         dist.all_gather_object(steps, int(newest.name) if newest else -1)
-        sender, receives = steps.index(max(steps)), place.local_rank == 0 and steps[place.rank] < max(steps)
+        sender = steps.index(max(steps))
+        receives = place.local_rank == 0 and steps[place.rank] < max(steps)
         files: dict[str, Path] = {}
         if place.rank == sender and newest and min(steps) < max(steps):
-            report_progress(f"{folder}: sending the checkpoint of step {max(steps)} to machines without it")
+            report_progress(
+                f"{folder}: sending the checkpoint of step {max(steps)} to machines without it"
+            )
             best = read_best(folder)
             for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
-                files |= {f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()}
+                files |= {
+                    f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()
+                }
             files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
-        names = [sorted((name for name, path in files.items() if path.is_file()), key=lambda name: COMPLETE in name)]
+        names = [
+            sorted(
+                (name for name, path in files.items() if path.is_file()),
+                key=lambda name: COMPLETE in name,
+            )
+        ]
         dist.broadcast_object_list(names, src=sender)
         for name in names[0]:
             with ExitStack() as stack:
-                source = stack.enter_context(files[name].open("rb")) if place.rank == sender else None
+                source = (
+                    stack.enter_context(files[name].open("rb")) if place.rank == sender else None
+                )
                 target = stack.enter_context(written_aside(folder / name)) if receives else None
                 piece = [b"?"]
                 while piece[0]:  # the last one is empty
@@ -371,8 +450,8 @@ def share_run(folder: str | Path) -> None:
         leave()
 
 # %% ../../nbs/training/run.ipynb #1c156669
-# Called with the task, its settings, the open device and a function that prints a line; raises `KitError` if a
-# step cannot fit in memory.
+# Called with the task, its settings, the open device and a function that prints a line; raises
+# `KitError` if a step cannot fit in memory.
 MemoryCheck = Callable[[Task, TrainConfig, Device, Callable[[str], None]], Any]
 
 # %% ../../nbs/training/run.ipynb #411d54de
@@ -393,12 +472,22 @@ def open_run(
         stop = stack.enter_context(StopRequest(waits=False))
         if find_rank().rank == 0:
             stack.enter_context(_removed_on_failure(folder, resume))
-        device = open_device(config.device, config.precision, config.accumulation,
-                             None if config.tracker == "none" else config.tracker, folder / "tracker",
-                             shard=config.shard, units_over=config.units_over, compile_cache=config.compile_cache,
-                             graphs=config.graphs, tracked={"train": to_dict(config), "task": task.describe()})
+        device = open_device(
+            config.device,
+            config.precision,
+            config.accumulation,
+            None if config.tracker == "none" else config.tracker,
+            folder / "tracker",
+            shard=config.shard,
+            units_over=config.units_over,
+            compile_cache=config.compile_cache,
+            graphs=config.graphs,
+            tracked={"train": to_dict(config), "task": task.describe()},
+        )
         stack.callback(device.close)
-        stack.enter_context(torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else []))
+        stack.enter_context(
+            torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else [])
+        )
 
         def claim() -> dict[str, Any]:
             stack.enter_context(locked(folder))
@@ -418,14 +507,25 @@ def open_run(
                 path = folder / SOURCES / name
                 if path.is_file() and (old := read_bytes(path)) != content:
                     copy = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
-                    report(f"{name}: has changed since the run began, which goes on with it; {copy} is the old source")
+                    report(
+                        f"{name}: has changed since the run began, which goes on with it; {copy} "
+                        "is the old source"
+                    )
                 write_atomically(path, content)
 
         record = on_main(device, claim)
         _check_agreement(device, task, config, record["data"])
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
-        run = Run(**vars(build_training(task, config, device)), folder=folder, record=record, board=board,
-                  budget=budget, stop=stop, norms=NormWatch(config.abnormal_norm), quiet=quiet)
+        run = Run(
+            **vars(build_training(task, config, device)),
+            folder=folder,
+            record=record,
+            board=board,
+            budget=budget,
+            stop=stop,
+            norms=NormWatch(config.abnormal_norm),
+            quiet=quiet,
+        )
         if resume:
             restore(run)
         on_main(device, write_records)
@@ -482,7 +582,13 @@ def accumulate_gradients(run: Training, micro_batches: list[Any]) -> None:
 def scale_at(config: TrainConfig, step: int) -> float:
     "Return the learning rate of the update after `step` updates, as a fraction of the peak."
     step -= step % config.lr_every
-    return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
+    return lr_scale(
+        step,
+        config.warmup_steps,
+        config.decay_steps or config.steps,
+        config.lr_floor,
+        config.decay_start,
+    )
 
 # %% ../../nbs/training/run.ipynb #42954b6c
 def update_weights(run: Training, batch: Any = None) -> None:
@@ -511,7 +617,10 @@ def remaining_batches(run: Run) -> Iterator[list[Any]]:
 # %% ../../nbs/training/run.ipynb #5d62a114
 def _last_good(run: Run) -> str:
     "Return the step of the newest checkpoint, for messages about a run that has diverged."
-    return f"the last good checkpoint is of step {next(reversed(checkpoint_steps(run.folder)), 'none')}"
+    return (
+        "the last good checkpoint is of step "
+        f"{next(reversed(checkpoint_steps(run.folder)), 'none')}"
+    )
 
 # %% ../../nbs/training/run.ipynb #7429997b
 def collect(run: Run) -> None:
@@ -523,8 +632,10 @@ def collect(run: Run) -> None:
             if not math.isfinite(value) and not (skipped and name != "loss"):
                 path, faults = _save_bad_step(run, step)
                 cause = "; ".join(faults[:3]) or "its inputs are finite"
-                raise KitError(f"step {step}: the {name} is {value}; {cause}; the batch is in {path}; "
-                               f"{_last_good(run)}")
+                raise KitError(
+                    f"step {step}: the {name} is {value}; {cause}; the batch is in {path}; "
+                    f"{_last_good(run)}"
+                )
     if rows:
         run.budget.seconds["step"] = max(run.budget.seconds["step"], seconds / len(rows))
     run.meter.rows += [row for row in rows if math.isfinite(row["norm"])]
@@ -534,7 +645,8 @@ def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
     "Draw a step's batch again and write it to a file; return the file, and the values that are not finite."
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
         micro_batches = [run.task.on_host(batch) for batch in next(batches)]
-    arrays, faults = {}, []
+    arrays = {}
+    faults = []
     for number, batch in enumerate(micro_batches):
         trials = getattr(batch, "trial", None)
         for name in (item.name for item in fields(batch)):
@@ -551,7 +663,9 @@ def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
     return path, [fault for answer in run.device.gather_objects(faults) for fault in answer]
 
 # %% ../../nbs/training/run.ipynb #a9b2f0f0
-def checkpoint_parts(run: Training) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
+def checkpoint_parts(
+    run: Training,
+) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
     "Return the tensors of a checkpoint by file name, still on the device, and the optimizer's settings."
     tensors, groups = pack_optimizer(run.optimizer, run.plain_model)
     parts = {"model": run.plain_model.state_dict(), "optimizer": tensors}
@@ -570,18 +684,33 @@ def checkpoint(run: Run) -> None:
         for part, tensors in parts.items():
             for name, tensor in tensors.items():
                 if not torch.isfinite(tensor).all():
-                    raise KitError(f"{run.folder}: step {run.step}: {name} ({part}) is not finite, so the run has "
-                                   f"diverged; {_last_good(run)}; train again with a lower learning rate")
-        write_checkpoint(run.folder, run.step, parts, {
-            "position": run.step,  # batches drawn; the sampler continues here
-            "optimizer": groups,
-            "precision": asdict(run.device.precision), "on": run.device.label, "device": run.device.state_dict(),
-            "data": run.record["data"], "task": task_digest(run.record["task"]),
-            "best": asdict(run.best) if run.best else None,
-            "seconds": run.seconds,
-            "log": {"recent": run.meter.rows, "work": run.meter.work, "seconds": run.meter.seconds,
-                    "norms": list(run.norms.norms)},
-        })
+                    raise KitError(
+                        f"{run.folder}: step {run.step}: {name} ({part}) is not finite, so the "
+                        f"run has diverged; {_last_good(run)}; train again with a lower learning "
+                        "rate"
+                    )
+        write_checkpoint(
+            run.folder,
+            run.step,
+            parts,
+            {
+                "position": run.step,  # batches drawn; the sampler continues here
+                "optimizer": groups,
+                "precision": asdict(run.device.precision),
+                "on": run.device.label,
+                "device": run.device.state_dict(),
+                "data": run.record["data"],
+                "task": task_digest(run.record["task"]),
+                "best": asdict(run.best) if run.best else None,
+                "seconds": run.seconds,
+                "log": {
+                    "recent": run.meter.rows,
+                    "work": run.meter.work,
+                    "seconds": run.meter.seconds,
+                    "norms": list(run.norms.norms),
+                },
+            },
+        )
         if run.best and run.best.step == run.step:
             mark_best(run.folder, run.best)
         prune(run.folder, run.config.keep_checkpoints)
@@ -605,24 +734,34 @@ def restore(run: Run) -> None:
         if run.ema:
             run.ema.model.load_state_dict(read_part(path, "ema"))
     except RuntimeError as error:
-        raise KitError(f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
+        raise KitError(
+            f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}"
+        ) from error
     state = read_state(path)
     try:
-        unpack_optimizer(run.optimizer, run.plain_model, read_part(path, "optimizer"), state["optimizer"])
+        unpack_optimizer(
+            run.optimizer, run.plain_model, read_part(path, "optimizer"), state["optimizer"]
+        )
         run.device.submit("loading a checkpoint")
         run.device.load_state_dict(state["device"])
         _check_schedule(run, state["step"])
         run.step = run.first_step = run.saved_step = state["step"]
-        run.seconds_before, log = state["seconds"], state["log"]
-        run.meter.rows, run.meter.work, run.meter.seconds = log["recent"], log["work"], log["seconds"]
+        run.seconds_before = state["seconds"]
+        log = state["log"]
+        run.meter.rows = log["recent"]
+        run.meter.work = log["work"]
+        run.meter.seconds = log["seconds"]
         run.norms.norms.extend(log["norms"])
         stored = Best(**state["best"]) if state["best"] else None
         bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
         run.best = min(bests, key=lambda best: best.value, default=None)
-        old, new = state["precision"]["compute"], run.device.precision.compute
+        old = state["precision"]["compute"]
+        new = run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise KitError(f"{path}: its state is not that of this run ({error!r}); train into another folder, or remove "
-                       "the checkpoint if it is damaged") from error
+        raise KitError(
+            f"{path}: its state is not that of this run ({error!r}); train into another folder, "
+            "or remove the checkpoint if it is damaged"
+        ) from error
     if old != new:
         run.say(f"precision: the run used {old} before and uses {new} now")
 
@@ -639,18 +778,29 @@ def restore(run: Run) -> None:
 # %% ../../nbs/training/run.ipynb #4223e9c8
 def _check_schedule(run: Run, step: int) -> None:
     "Raise `KitError` if a checkpoint's step is past the last, or the learning rate would jump without permission."
-    path, config = run.folder / "config.json", run.config
+    path = run.folder / "config.json"
+    config = run.config
     if step > config.steps:
-        raise KitError(f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps")
-    steps = on_main(run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps)
-    old, new = (config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config))
+        raise KitError(
+            f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps"
+        )
+    steps = on_main(
+        run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps
+    )
+    old, new = (
+        config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config)
+    )
     if old == new:
         return
-    jump = (f"from {old:.3g} to {new:.3g} at step {step}, because the run was planned for {steps} steps "
-            f"and is for {config.steps}")
+    jump = (
+        f"from {old:.3g} to {new:.3g} at step {step}, because the run was planned for {steps} "
+        f"steps and is for {config.steps}"
+    )
     if not config.new_schedule:
-        raise KitError(f"{run.folder}: the learning rate would go {jump}; to go on with the new schedule, add "
-                       "--new-schedule, or leave out --steps")
+        raise KitError(
+            f"{run.folder}: the learning rate would go {jump}; to go on with the new schedule, add "
+            "--new-schedule, or leave out --steps"
+        )
     run.say(f"the learning rate goes {jump}")
 
 # %% ../../nbs/training/run.ipynb #5c80b439
@@ -671,41 +821,62 @@ def warn(run: Run, text: str) -> None:
 def log(run: Run) -> None:
     "Record a row for the steps since the last one, with warnings about unusual gradients and memory."
     collect(run)
-    rows, config, budget = run.meter.rows, run.config, run.budget
+    rows = run.meter.rows
+    config = run.config
+    budget = run.budget
     if not rows:
         return
     memory = float(run.device.memory_bytes())
     _warn_of_norms(run, rows)
     if growth := run.memory.growth(run.step, memory):
-        warn(run, f"memory grows by {growth / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
-             "something keeps tensors of earlier steps, such as a list of losses without detach()")
+        warn(
+            run,
+            f"memory grows by {growth / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
+            "something keeps tensors of earlier steps, such as a list of losses without detach()",
+        )
     seconds = max(run.meter.seconds, 1e-9)
-    row = {"kind": "train", **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},
-           "norm_max": max(row["norm"] for row in rows),
-           "lr": max(group["lr"] for group in run.optimizer.param_groups),
-           "step_seconds": seconds / len(rows),
-           **{f"{kind}_per_second": amount / seconds for kind, amount in run.meter.work.items()},
-           "memory_bytes": memory, **run.device.measurements()}
+    row = {
+        "kind": "train",
+        **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},
+        "norm_max": max(row["norm"] for row in rows),
+        "lr": max(group["lr"] for group in run.optimizer.param_groups),
+        "step_seconds": seconds / len(rows),
+        **{f"{kind}_per_second": amount / seconds for kind, amount in run.meter.work.items()},
+        "memory_bytes": memory,
+        **run.device.measurements(),
+    }
     if run.step - run.first_step >= _STEADY:
         steps_left = config.steps - run.step
         time_left = steps_left * row["step_seconds"]
-        for action, interval in (("evaluate", config.eval_every), ("write", config.checkpoint_every)):
-            time_left += budget.seconds[action] * (math.ceil(steps_left / interval) if interval else 1)
+        for action, interval in (
+            ("evaluate", config.eval_every),
+            ("write", config.checkpoint_every),
+        ):
+            time_left += budget.seconds[action] * (
+                math.ceil(steps_left / interval) if interval else 1
+            )
         row["seconds_left"] = min(time_left, max(budget.limit - budget.spent(), 0.0))
     record(run, row)
-    run.meter.rows, run.meter.work, run.meter.seconds = [], {}, 0.0
+    run.meter.rows = []
+    run.meter.work = {}
+    run.meter.seconds = 0.0
 
 # %% ../../nbs/training/run.ipynb #44108cc3
 def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
     "Warn of the most abnormal gradient norm of these steps, and of vanished and exploded groups."
     names = [name for name in rows[-1] if name.startswith("norm/")]
-    ratio, number = max((run.norms.abnormal(row["norm"]), number) for number, row in enumerate(rows))
+    ratio, number = max(
+        (run.norms.abnormal(row["norm"]), number) for number, row in enumerate(rows)
+    )
     if ratio:
         row = rows[number]
         largest = max(names, key=lambda name: row.get(name, 0.0), default="")
         suffix = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
-        warn(run, f"the gradient norm of step {run.step - len(rows) + 1 + number}, {row['norm']:.3g}, is {ratio:.0f} "
-             f"times the running median{suffix}")
+        warn(
+            run,
+            f"the gradient norm of step {run.step - len(rows) + 1 + number}, {row['norm']:.3g}, "
+            f"is {ratio:.0f} times the running median{suffix}",
+        )
     for name in names:
         norms = [row[name] for row in rows if name in row]
         if verdict := run.norms.verdict(name, norms, run.config.clip_norm):
@@ -731,13 +902,21 @@ def validate(run: Run) -> None:
             with forbid_changes(run, name):
                 hook(run.eval_model, run.step, run.folder)
     values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
-    run.values, run.validated_step, select = values, run.step, run.config.select
+    run.values = values
+    run.validated_step = run.step
+    select = run.config.select
     if math.isnan(values.get("loss", 0.0)):
-        raise KitError(f"{run.folder}: step {run.step}: the validation loss is not a number, so the run has diverged; "
-                       f"{_last_good(run)}")
+        raise KitError(
+            f"{run.folder}: step {run.step}: the validation loss is not a number, so the run has "
+            f"diverged; {_last_good(run)}"
+        )
     record(run, {"kind": "eval", **values})
     if select not in values:
-        warn(run, f"validation gives {', '.join(values) or 'nothing'}, but no '{select}', so no best step is chosen")
+        warn(
+            run,
+            f"validation gives {', '.join(values) or 'nothing'}, but no '{select}', so no best "
+            "step is chosen",
+        )
     elif math.isfinite(values[select]) and not (run.best and run.best.value <= values[select]):
         run.best = Best(run.step, select, values[select])
 
@@ -759,7 +938,9 @@ def should_stop(run: Run) -> bool:
         return False
     reason = run.stop.name or ("hours" if run.budget.over() else "")
     if device.world > 1:  # a sum over processes is cheaper than their reasons
-        votes = device.sum_over_processes(torch.tensor(float(bool(reason)), device=device.torch_device)).item()
+        votes = device.sum_over_processes(
+            torch.tensor(float(bool(reason)), device=device.torch_device)
+        ).item()
         reason = next(filter(None, device.gather_objects(reason))) if votes else ""
     run.stopped = reason or run.stopped
     return bool(reason)
@@ -767,22 +948,29 @@ def should_stop(run: Run) -> bool:
 # %% ../../nbs/training/run.ipynb #e0623980
 def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
     "Compute the next step's gradient, or compile every program that the run will need; then restore the run."
-    device, meter, seconds = run.device, run.meter, []
+    device = run.device
+    meter = run.meter
+    seconds = []
     if device.compiles:
         steps, validation = run.task.shapes(run.config, device)
-        run.say(f"compiling  {len(steps)} lengths x {min(run.config.accumulation, 2)} programs of training, "
-                f"{len(validation)} of validation")
+        run.say(
+            f"compiling  {len(steps)} lengths x {min(run.config.accumulation, 2)} programs of "
+            f"training, {len(validation)} of validation"
+        )
         parts, groups = checkpoint_parts(run)
     else:
         with closing(run.task.batches(run.config, device, run.step)) as batches:
-            steps, validation = [next(batches)], []
-        parts, groups = {"buffers": dict(run.plain_model.named_buffers())}, []
+            steps = [next(batches)]
+            validation = []
+        parts = {"buffers": dict(run.plain_model.named_buffers())}
+        groups = []
     backup = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
               for part, tensors in parts.items()}
     run.meter = Meter()
     for micro_batches in steps:
         times: list[float] = []
-        limit = 6 if device.world == 1 and not device.compiles else 2  # several processes take the same number
+        # several processes take the same number
+        limit = 6 if device.world == 1 and not device.compiles else 2
         while len(times) < 2 or (len(times) < limit and sum(times) < 1.0):
             device.synchronize()
             start = time.monotonic()
@@ -793,7 +981,8 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
                 run.step -= 1
             device.synchronize()
             times.append(time.monotonic() - start)
-        seconds.append(min(times[1:]))  # the first prepares; the fastest is the least disturbed by other programs
+        # the first prepares; the fastest is the least disturbed by other programs
+        seconds.append(min(times[1:]))
     run.meter = meter
     if device.compiles:
         with forbid_changes(run, "warm-up"):
@@ -813,19 +1002,26 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
 def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more when the optimizer has moments
     "Return the approximate size of a checkpoint, and how much it grows."
     tensors = [tensor for part in checkpoint_parts(run)[0].values() for tensor in part.values()]
-    num_trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
+    num_trained = sum(
+        parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"]
+    )
     size = sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
     return size, 0 if run.optimizer.state else 8 * num_trained
 
 # %% ../../nbs/training/run.ipynb #8790058e
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
-    config, device = run.config, run.device
-    groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
-              f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})" for group in run.optimizer.param_groups]
+    config = run.config
+    device = run.device
+    groups = [
+        f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
+        f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})"
+        for group in run.optimizer.param_groups
+    ]
     size = sum(checkpoint_sizes(run))
     intervals = [interval for interval in (config.checkpoint_every, config.eval_every) if interval]
-    writes = 2 + sum((config.steps - run.step) // interval for interval in intervals)  # with the first and the last
+    # with the first and the last
+    writes = 2 + sum((config.steps - run.step) // interval for interval in intervals)
     num_kept = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + writes)
     needed = on_main(device, lambda: check_disk_space(run.folder, size, num_kept))
     hours = f", or {config.hours:.3g} hours" if config.hours else ""
@@ -833,24 +1029,30 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     schedule = (f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
                 f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}")
     if config.warmup_steps >= config.steps:
-        schedule = (f"warning: the warm-up takes {config.warmup_steps} steps and the run ends at step {config.steps}, "
-                    f"before the learning rate reaches {config.lr:g}: give more --steps, or --warmup-steps "
-                    f"{config.steps // 4}")
+        schedule = (
+            f"warning: the warm-up takes {config.warmup_steps} steps and the run ends at step "
+            f"{config.steps}, before the learning rate reaches {config.lr:g}: give more --steps, "
+            f"or --warmup-steps {config.steps // 4}"
+        )
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
-        "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
+        "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: "
+        f"{', '.join(groups)}",
         **run.task.plan(),
         "schedule": schedule,
-        "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped "
-                 f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
+        "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped at "
+        f"{config.clip_norm:g}, averaged by {config.ema_decay:g}",
         "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",
         "disk": f"{size / 1e6:,.1f} MB a checkpoint, {config.keep_checkpoints} kept and the best; "
-                f"{needed / 1e6:,.1f} MB more needed",
-        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s a step, "
-                "without validation"}
+        f"{needed / 1e6:,.1f} MB more needed",
+        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s "
+        "a step, without validation",
+    }
     if device.compiles:
         counts = device.measurements()
-        lines["programs"] = f"{counts['programs']:.0f} compiled or loaded in {counts['compile_seconds']:.0f} s"
+        lines["programs"] = (
+            f"{counts['programs']:.0f} compiled or loaded in {counts['compile_seconds']:.0f} s"
+        )
     return lines
 
 # %% ../../nbs/training/run.ipynb #d4b23df3

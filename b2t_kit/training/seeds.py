@@ -50,7 +50,9 @@ def spread_text(spread: dict[str, Any]) -> str:
         return f"{spread['metric']}: no seed has a best value"
     sd = "" if spread["sd"] is None else f" with a standard deviation of {spread['sd']:.2g}"
     values = ", ".join(f"{value:.4g}" for value in spread["values"].values() if value is not None)
-    return f"{spread['metric']} {spread['mean']:.4g}{sd} over {len(spread['values'])} seeds ({values})"
+    return (
+        f"{spread['metric']} {spread['mean']:.4g}{sd} over {len(spread['values'])} seeds ({values})"
+    )
 
 # %% ../../nbs/training/seeds.ipynb #a87fc7fb
 _CONTROLLER_PORT = 8476  # of the first TPU chip; the others follow
@@ -59,14 +61,23 @@ _CONTROLLER_PORT = 8476  # of the first TPU chip; the others follow
 def device_variables(kind: str, number: int, seeds: int) -> dict[str, str]:  # an empty value: the variable is removed
     "Return the environment variables that give a process one device."
     if kind == "cpu":
-        return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, (os.cpu_count() or 1) // seeds)))
+        return dict.fromkeys(
+            ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, (os.cpu_count() or 1) // seeds))
+        )
     if kind == "cuda":
         visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         return {"CUDA_VISIBLE_DEVICES": visible[number] if visible else str(number)}
     port = str(_CONTROLLER_PORT + number)
-    return {"TPU_VISIBLE_CHIPS": str(number), "TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-            "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{port}", "TPU_MESH_CONTROLLER_PORT": port,
-            "TPU_PROCESS_ADDRESSES": "", "TPU_PROCESS_PORT": "", "CLOUD_TPU_TASK_ID": ""}
+    return {
+        "TPU_VISIBLE_CHIPS": str(number),
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{port}",
+        "TPU_MESH_CONTROLLER_PORT": port,
+        "TPU_PROCESS_ADDRESSES": "",
+        "TPU_PROCESS_PORT": "",
+        "CLOUD_TPU_TASK_ID": "",
+    }
 
 # %% ../../nbs/training/seeds.ipynb #996cbace
 def share_devices(device: str, seeds: int) -> list[dict[str, str]]:  # variables of each seed's process
@@ -75,8 +86,11 @@ def share_devices(device: str, seeds: int) -> list[dict[str, str]]:  # variables
     simulated = os.environ.get("PJRT_DEVICE", "TPU") != "TPU"  # XLA's CPU backend
     count = torch.cuda.device_count() if kind == "cuda" else len(tpu_chips())
     if kind != "cpu" and not (kind == "xla" and simulated) and seeds > count:
-        raise KitError(f"seeds: {seeds} side by side need a {'GPU' if kind == 'cuda' else 'TPU chip'} each, and this "
-                       f"machine has {count}; leave out --side-by-side to train them one after another")
+        raise KitError(
+            f"seeds: {seeds} side by side need a {'GPU' if kind == 'cuda' else 'TPU chip'} each, "
+            f"and this machine has {count}; leave out --side-by-side to train them one after "
+            "another"
+        )
     return [device_variables(kind, number, seeds) for number in range(seeds)]
 
 # %% ../../nbs/training/seeds.ipynb #2dd91e08
@@ -84,7 +98,8 @@ class SeedBoard:
     "Prints the validations of all seeds, and draws their curves."
 
     def __init__(self, folders: Mapping[int, Path], steps: int) -> None:
-        self.folders, self.steps = folders, steps
+        self.folders = folders
+        self.steps = steps
         self.canvas = Canvas() if in_notebook() else None
         self.shown = {seed: len(rows) for seed, rows in self.rows().items()}  # rows already shown
         self.drawn_at = -math.inf
@@ -101,16 +116,20 @@ class SeedBoard:
             for row in seed_rows[self.shown[seed]:]:
                 if row["kind"] == "eval":
                     print(f"seed {seed}  {row_text(row, self.steps)}", flush=True)
-        previous, self.shown = self.shown, {seed: len(seed_rows) for seed, seed_rows in rows.items()}
+        previous = self.shown
+        self.shown = {seed: len(seed_rows) for seed, seed_rows in rows.items()}
         if last or previous != self.shown and time.monotonic() - self.drawn_at >= 10:  # seconds
             figure = draw_runs({f"seed {seed}": seed_rows for seed, seed_rows in rows.items()})
-            write_atomically(next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72))
+            write_atomically(
+                next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72)
+            )
             self.drawn_at = time.monotonic()
             if self.canvas:
                 self.canvas.show(figure)
 
 # %% ../../nbs/training/seeds.ipynb #5efc2131
-SAVED = (0, 128 + 1, 128 + 2, 128 + 15)  # exit statuses of a run that saved: SIGHUP, SIGINT, SIGTERM
+# exit statuses of a run that saved: SIGHUP, SIGINT, SIGTERM
+SAVED = (0, 128 + 1, 128 + 2, 128 + 15)
 
 
 def train_side_by_side(
@@ -122,18 +141,39 @@ def train_side_by_side(
 ) -> dict[int, int]:  # exit status of each seed
     "Train or resume all seeds at once; raise `KeyboardInterrupt` with the signal's name if one stops them."
     parent = next(iter(folders.values())).parent
-    board, stopping = SeedBoard(folders, steps), False
+    board = SeedBoard(folders, steps)
+    stopping = False
     processes: dict[int, subprocess.Popen] = {}
     statuses: dict[int, int] = {}
     with StopRequest() as stop, ExitStack() as stack:
         for (seed, folder), own in zip(folders.items(), variables):
             output = folder.with_name(f"{folder.name}.txt")
-            command = [sys.executable, "-m", "b2t_kit.cli", "train", *words, "--out", str(folder), "--seed", str(seed),
-                       *(["--resume"] if folder.is_dir() else [])]
-            environment = {name: value for name, value in {**child_environment(), **own}.items() if own.get(name) != ""}
-            process = subprocess.Popen(command, env=environment,
-                                       stdin=subprocess.DEVNULL, stdout=stack.enter_context(open(output, "ab")),
-                                       stderr=subprocess.STDOUT, preexec_fn=end_with_parent)  # between fork and exec
+            command = [
+                sys.executable,
+                "-m",
+                "b2t_kit.cli",
+                "train",
+                *words,
+                "--out",
+                str(folder),
+                "--seed",
+                str(seed),
+                *(["--resume"] if folder.is_dir() else []),
+            ]
+            environment = {
+                name: value
+                for name, value in {**child_environment(), **own}.items()
+                if own.get(name) != ""
+            }
+            # between fork and exec
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stack.enter_context(open(output, "ab")),
+                stderr=subprocess.STDOUT,
+                preexec_fn=end_with_parent,
+            )
             processes[seed] = stack.enter_context(process)  # waits for it
             stack.callback(process.terminate)  # before it waits; nothing if it has ended
         while len(statuses) < len(processes):
@@ -145,12 +185,22 @@ def train_side_by_side(
                 if seed not in statuses and process.poll() is not None:
                     statuses[seed] = process.returncode
                     if process.returncode not in SAVED:
-                        lines = read_text(folders[seed].with_name(f"{folders[seed].name}.txt")).strip().splitlines()
-                        reason = lines[-1].removeprefix("error: ") if lines else "it printed nothing"
+                        lines = (
+                            read_text(folders[seed].with_name(f"{folders[seed].name}.txt"))
+                            .strip()
+                            .splitlines()
+                        )
+                        reason = (
+                            lines[-1].removeprefix("error: ") if lines else "it printed nothing"
+                        )
                         cause = (f"status {process.returncode}" if process.returncode > 0
                                  else f"signal {signal.Signals(-process.returncode).name}")
-                        print(f"seed {seed} died with {cause}: {reason}; the others go on, and --resume brings it back",
-                              file=sys.stderr, flush=True)
+                        print(
+                            f"seed {seed} died with {cause}: {reason}; the others go on, and "
+                            "--resume brings it back",
+                            file=sys.stderr,
+                            flush=True,
+                        )
             board.show()
             time.sleep(0.2)
     board.show(last=True)

@@ -49,11 +49,11 @@ class TrainConfig:
     select: str = "per"  # the validation value that chooses the best step; lower is better
     abnormal_norm: float = 5.0  # warn if the gradient norm exceeds this many times its running median
     tracker: str = "none"  # "none", "tensorboard" or another tracker that Accelerate supports
-    # what TPU chips divide instead of each holding a copy: nothing, AdamW's moments, also the units of wide layers,
-    # or all weights
+    # what TPU chips divide instead of each holding a copy: nothing, AdamW's moments, also the units
+    # of wide layers, or all weights
     shard: Literal["none", "moments", "units", "all"] = "none"
-    # with shard=units, how many chips divide a wide layer, while groups of that size divide the trials;
-    # by default the fewest whose own memory holds its weights
+    # with shard=units, how many chips divide a wide layer, while groups of that size divide the
+    # trials; by default the fewest whose own memory holds its weights
     units_over: int | None = None
     # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
     compile_cache: str = "auto"
@@ -73,12 +73,26 @@ class TrainConfig:
 # %% ../../nbs/training/task.ipynb #13e08405
 _LONG = 10**12  # steps: at a thousand a second, thirty years
 _BOUNDS = {  # smallest and largest value that each setting may have
-    "steps": (1, _LONG), "hours": (0, 10**5), "seed": SEED, "accumulation": (1, 10**6), "lr": (1e-12, 1000),
-    "lr_floor": (0, 1), "warmup_steps": (0, _LONG), "decay_start": (0, _LONG), "decay_steps": (0, _LONG),
-    "lr_every": (1, _LONG), "weight_decay": (0, 1000), "eps": (0, 1000), "clip_norm": (1e-12, 1e12),
-    "ema_decay": (0, 1), "log_every": (1, _LONG), "eval_every": (0, _LONG), "checkpoint_every": (0, _LONG),
+    "steps": (1, _LONG),
+    "hours": (0, 10**5),
+    "seed": SEED,
+    "accumulation": (1, 10**6),
+    "lr": (1e-12, 1000),
+    "lr_floor": (0, 1),
+    "warmup_steps": (0, _LONG),
+    "decay_start": (0, _LONG),
+    "decay_steps": (0, _LONG),
+    "lr_every": (1, _LONG),
+    "weight_decay": (0, 1000),
+    "eps": (0, 1000),
+    "clip_norm": (1e-12, 1e12),
+    "ema_decay": (0, 1),
+    "log_every": (1, _LONG),
+    "eval_every": (0, _LONG),
+    "checkpoint_every": (0, _LONG),
     "keep_checkpoints": (1, _LONG),
-    "abnormal_norm": (1, 1e12), "units_over": (1, 10**6),
+    "abnormal_norm": (1, 1e12),
+    "units_over": (1, 10**6),
 }
 
 # %% ../../nbs/training/task.ipynb #59584877
@@ -107,7 +121,10 @@ class Task(Protocol):
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "Return the parameter groups for AdamW, as `optim.group_parameters` returns them."
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Any], None, None]:
+
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[Any], None, None]:
         """Return an endless generator from step `position` on: for each optimizer step, the list of micro-batches
         of this process (`device.rank` of `device.world`). A batch is a dataclass of tensors with an
         integer `step_rows`, the real rows of the whole step over all processes and micro-batches.
@@ -206,7 +223,9 @@ def mean_loss(
         pairs.append((device.keep(sums), device.keep(loss.outputs)))
         del loss  # otherwise its intermediate values stay in memory
         device.submit("validation", batch)
-    fetched = iter(device.fetch([value for pair in pairs for part in pair for value in part.values()]))
+    fetched = iter(
+        device.fetch([value for pair in pairs for part in pair for value in part.values()])
+    )
     totals: dict[str, float] = {}
     for sums, outputs in pairs:
         numbers = {name: float(next(fetched)) for name in sums}
@@ -215,7 +234,11 @@ def mean_loss(
             totals[name] = totals.get(name, 0.0) + value
     if device.world > 1 and not device.computes_globally:
         names = sorted({name for group in device.gather_objects(list(totals)) for name in group})
-        row = torch.tensor([totals.get(name, 0.0) for name in names], dtype=torch.float64, device=device.torch_device)
+        row = torch.tensor(
+            [totals.get(name, 0.0) for name in names],
+            dtype=torch.float64,
+            device=device.torch_device,
+        )
         totals = dict(zip(names, device.sum_over_processes(row).tolist()))
     num_rows = max(totals.pop("rows", 0.0), 1.0)
     return {name: value / num_rows for name, value in totals.items()}
