@@ -279,8 +279,9 @@ CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLAN
 
 def posteriors_picture(logits: np.ndarray, rows: Sequence[int] = CLASS_ROWS) -> str:  # (P, 41) -> address of a PNG
     "Posteriors over time, phonemes ordered by articulation, the blank at the bottom."
-    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    from scipy.special import softmax
+
+    probabilities = softmax(logits, axis=1)
     return picture(np.sqrt(probabilities[:, rows].T), "Blues")  # the root makes small shares visible
 
 # %% ../../nbs/publish/report.ipynb #55ec6ea0

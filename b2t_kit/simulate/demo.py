@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from scipy.special import softmax
 
 from ..core.errors import KitError
 from ..core.files import as_png, check_writable, save_json, write_atomically
@@ -128,8 +129,7 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
     recording.imshow(smoothed.T, aspect="auto", cmap="RdBu_r", vmin=-1.5, vmax=1.5, interpolation="nearest",
                      extent=(0, end, smoothed.shape[1], 0))
     recording.set(ylabel="512 features", yticks=[], title=f'simulated recording of "{trial.sentence}"')
-    probabilities = np.exp(logits - logits.max(1, keepdims=True))
-    probabilities /= probabilities.sum(1, keepdims=True)
+    probabilities = softmax(logits, axis=1)
     seconds = (np.arange(len(logits)) + 0.5) * frame
     for label in range(1, len(PHONEMES)):
         silence = label == SILENCE
