@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from b2t_kit.lm import model as lm_model
 from b2t_kit.lm.model import fingerprint_of, map_model
+from b2t_kit.adapt.source import AdaptedRun
 from b2t_kit.cli import main
 from b2t_kit.core.compiled import compiled
 from b2t_kit.core.cache import MEMO, CachedFiles, content_hash, file_mark, stored_key
@@ -425,7 +426,7 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     def adapted(config: AdaptConfig = AdaptConfig(), data: str = "a", search: BeamSearch = searches[0]) -> dict:
         found = decoding.SplitLogits(Path(), [], {"logits": 1, "data": data})
-        return decoding.AdaptedRun("1/run", adapt=config).key(found, search)
+        return AdaptedRun("1/run", adapt=config).key(found, search)
 
     changed = [replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
                for name, value in to_dict(AdaptConfig()).items()]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.core import program
-from b2t_kit.lm import arpa, model
+from b2t_kit.lm import arpa, build, mix, model
 from b2t_kit.lm.arpa import read_arpa, write_arpa
 from b2t_kit.lm.build import train_language_model
 from b2t_kit.lm.mix import mixed
@@ -24,7 +24,8 @@ def test_time_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         said = capsys.readouterr().err
         assert [name for name in names if not re.search(rf"{name}: +\d+%", said)] == [], said
 
-    for module, name, size in ((program, "LOG_EVERY", 0.0), (model, "BLOCK", 50), (arpa, "BATCH", 50), (arpa, "BLOCK_BYTES", 1000)):
+    for module, name, size in ((program, "LOG_EVERY", 0.0), (model, "BLOCK", 50), (build, "BLOCK", 50), (arpa, "BATCH", 50),
+                               (mix, "BATCH", 50), (arpa, "BLOCK_BYTES", 1000)):
         monkeypatch.setattr(module, name, size)
     monkeypatch.chdir(tmp_path)
     lines = phrases()["fixed"][:80]

@@ -34,7 +34,10 @@ __all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY'
            'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/program.ipynb #300754d0
-SUCCESS, FAULTS, ERROR, UNRECOGNISED = 0, 1, 2, 3
+SUCCESS = 0
+FAULTS = 1
+ERROR = 2
+UNRECOGNISED = 3
 STATUSES = {
     SUCCESS: "done",
     FAULTS: "a check found faults, a configuration does not fit, or a seed of several died",
@@ -79,16 +82,27 @@ def track_progress(
     "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
     from tqdm import tqdm
 
-    last_report, first = time.monotonic(), (0, 0.0)  # how much was done when the first item came, and when that was
-    with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
-              disable=not sys.stderr.isatty()) as bar:
+    last_report = time.monotonic()
+    first = (0, 0.0)  # how much was done when the first item came, and when that was
+    with tqdm(
+        desc=what,
+        total=total,
+        unit=unit,
+        unit_scale=unit == "B" or total > 10**5,
+        delay=2,
+        leave=False,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
         for number, item in enumerate(items):
-            done, now = number if place is None else place(item), time.monotonic()
+            done = number if place is None else place(item)
+            now = time.monotonic()
             bar.update(done - bar.n)
-            first = first if number else (done, now)  # what is compiled or read before it is paid once
+            # what is compiled or read before it is paid once
+            first = first if number else (done, now)
             if bar.disable and 0 < done < total and now - last_report >= LOG_EVERY:
                 seconds = (now - first[1]) * (total - done) / max(done - first[0], 1)
-                last_report, estimate = now, f", about {duration(seconds)} left" if number >= _TOLD_FROM else ""
+                last_report = now
+                estimate = f", about {duration(seconds)} left" if number >= _TOLD_FROM else ""
                 report_progress(f"{what}: {done / total:.0%}{estimate}")
             yield item
 
@@ -102,13 +116,24 @@ _FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
 def _loses_exceptions(frame: types.FrameType | None) -> bool:
     "Return whether an exception would not reach `run_program`, or would leave half a folder, a mode or a lock."
     while frame is not None and frame.f_code is not run_program.__code__:
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file.startswith("<frozen importlib") or file == weakref.__file__ or file.endswith("/torch/_compile.py"):
+        file = frame.f_code.co_filename
+        name = frame.f_code.co_name
+        if (
+            file.startswith("<frozen importlib")
+            or file == weakref.__file__
+            or file.endswith("/torch/_compile.py")
+        ):
             return True
         if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
             return True
-        caller = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
-        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in caller for part in _ENTERED):
+        caller = (
+            frame.f_back.f_code.co_filename
+            if file == contextlib.__file__ and frame.f_back
+            else file
+        )
+        if name in ("__enter__", "__exit__", "acquire", "release") and any(
+            part in caller for part in _ENTERED
+        ):
             return True
         frame = frame.f_back
     return False
@@ -132,7 +157,9 @@ def _stopped_by_signals() -> Iterator[None]:
             send_again(number)
             return
         for other in handlers:  # another would disturb the cleaning; a second Ctrl-C kills
-            signal.signal(other, signal.SIG_DFL if other == number == signal.SIGINT else signal.SIG_IGN)
+            signal.signal(
+                other, signal.SIG_DFL if other == number == signal.SIGINT else signal.SIG_IGN
+            )
         raised.append(signal.Signals(number).name)
         raise KeyboardInterrupt(raised[-1])
 
@@ -147,7 +174,8 @@ def _stopped_by_signals() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         sys.unraisablehook = dropped
         for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
+            # nohup ignores SIGHUP
+            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
                 handlers[kind] = signal.signal(kind, stop)
     try:
         yield
@@ -165,8 +193,17 @@ def _stopped_by_signals() -> Iterator[None]:
 
 # %% ../../nbs/core/program.ipynb #a5b0729c
 # What a machine does to a command: a full disk, quotas, limits, read-only or broken disks.
-_MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
-                   errno.ENAMETOOLONG, errno.ELOOP)
+_MACHINE_FAULTS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+)
 
 # %% ../../nbs/core/program.ipynb #0d5570fc
 def _forget_output() -> None:
@@ -179,7 +216,8 @@ def run_program(action: Callable[[], int]) -> int:
     "Run a command: an error becomes one line and status 2, a signal one line and status 128 + its number."
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name or a sentence may not be printable here
+            # a file's name or a sentence may not be printable here
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _stopped_by_signals(), printed_plainly():
             status = action()
@@ -201,17 +239,26 @@ def run_program(action: Callable[[], int]) -> int:
         if error.errno not in _MACHINE_FAULTS:
             raise
         _forget_output()
-        print(f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}", file=sys.stderr)
+        print(
+            f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}",
+            file=sys.stderr,
+        )
         return ERROR
     except RuntimeError as error:
         if not lost_contact(error):
             raise
         reason = printable(str(error).splitlines()[0])[:200]
-        print(f"error: process {os.environ.get('RANK')}, on {socket.gethostname()}: another process is gone; look for "
-              f"its own error, and go on with --resume ({reason})", file=sys.stderr)
+        print(
+            f"error: process {os.environ.get('RANK')}, on {socket.gethostname()}: another process "
+            f"is gone; look for its own error, and go on with --resume ({reason})",
+            file=sys.stderr,
+        )
         return ERROR
     except MemoryError as error:
-        print(f"error: memory: this machine has not enough ({error or 'none is left'})", file=sys.stderr)
+        print(
+            f"error: memory: this machine has not enough ({error or 'none is left'})",
+            file=sys.stderr,
+        )
         return ERROR
 
 # %% ../../nbs/core/program.ipynb #96832df0
@@ -245,12 +292,16 @@ def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total a
     import psutil
 
     machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
+    total = machine.total
+    available = machine.available
     with suppress(OSError, ValueError):  # no container, or one without a limit
         limit = int((folder / "memory.max").read_text())
-        cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("file", 0)
+        cached = dict(
+            line.split() for line in (folder / "memory.stat").read_text().splitlines()
+        ).get("file", 0)
         used = int((folder / "memory.current").read_text()) - int(cached)
-        total, available = min(total, limit), min(available, limit - used)
+        total = min(total, limit)
+        available = min(available, limit - used)
     return total, max(available, 0)
 
 # %% ../../nbs/core/program.ipynb #0406de7e

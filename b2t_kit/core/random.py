@@ -78,7 +78,8 @@ def uniforms(
     first = scramble(first[:, None] + row, second[:, None])  # (B, rows)
     second = scramble(second[:, None] ^ row, first)
     column = torch.arange(1, columns + 1, dtype=torch.int32, device=noise_key.device)
-    bits = scramble(first[:, :, None] ^ scramble(column * _STEP), second[:, :, None])  # (B, rows, columns)
+    # (B, rows, columns)
+    bits = scramble(first[:, :, None] ^ scramble(column * _STEP), second[:, :, None])
     return _shift_right(bits, 8).to(torch.float32).add_(0.5).mul_(2.0**-23)
 
 # %% ../../nbs/core/random.ipynb #a2a7503f

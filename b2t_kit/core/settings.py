@@ -19,7 +19,7 @@ from typing import Any
 from .errors import KitError
 
 # %% auto #0
-__all__ = ['SEED', 'TEMPERATURE', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override', 'check_bounds',
+__all__ = ['SEED', 'TEMPERATURE', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'flat', 'override', 'check_bounds',
            'is_whole', 'number_in', 'class_source']
 
 # %% ../../nbs/core/settings.ipynb #66a1770a
@@ -108,6 +108,14 @@ def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
             leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
         )
     return settings
+
+# %% ../../nbs/core/settings.ipynb #5c1f0a7e
+def flat(values: Any, name: str = "") -> dict[str, Any]:
+    "Nested settings by dotted names."
+    if not isinstance(values, Mapping):
+        return {name: values}
+    return {dotted: value for key, inner in values.items()
+            for dotted, value in flat(inner, f"{name}.{key}".strip(".")).items()}
 
 # %% ../../nbs/core/settings.ipynb #c4bddd10
 def override(

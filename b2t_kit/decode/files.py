@@ -713,9 +713,10 @@ class Hypothesis:
 # %% ../../nbs/decode/files.ipynb #d440a762
 def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64, sums to 1
     "Return the probability of each sentence, normalised over the list."
+    from scipy.special import softmax  # here: a command that decodes nothing starts without it
+
     totals = np.array([hypothesis.total for hypothesis in hypotheses], dtype=np.float64)
-    weights = np.exp(totals - totals.max(initial=-np.inf))
-    return weights / weights.sum() if len(weights) else weights
+    return softmax(totals) if len(totals) else totals
 
 # %% ../../nbs/decode/files.ipynb #752acd4a
 def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # best first

@@ -572,9 +572,10 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
 # %% ../../nbs/decode/search.ipynb #391086e5
 def average_word(ln_p: np.ndarray) -> float:
     "Return the mean ln P of a word of running text from ln P of all words: minus their entropy."
+    from scipy.special import softmax
+
     values = np.asarray(ln_p, np.float64)
-    weights = np.exp(values - values.max())
-    return float(weights @ values / weights.sum())
+    return float(softmax(values) @ values)
 
 # %% ../../nbs/decode/search.ipynb #25925c8f
 def _model_words(

@@ -30,6 +30,7 @@ from ..core.errors import KitError
 from ..core.processes import Rank, join
 from ..core.files import check_writable
 from ..core.program import environment_with
+from ..core.settings import flat
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer
 from ..precision import audit_parameters
@@ -534,25 +535,16 @@ class TorchDevice(Device):
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
 def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path) -> None:
     "Start the tracker in the project b2t_kit, under the name of the run's folder and with its files in it."
-    def flat(values: Any, name: str = "") -> dict[str, Any]:
-        if isinstance(values, Mapping):
-            return {
-                dotted: one
-                for key, part in values.items()
-                for dotted, one in flat(part, f"{name}.{key}").items()
-            }
-        return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
-
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
-    # the others have asked Accelerate for a folder, or need none
-    folders = {"wandb": "dir", "swanlab": "logdir"}
-    tracker = options.tracker or ""
-    out = out.resolve()
+    folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
+    tracker, out = options.tracker or "", out.resolve()
     settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
     if tracker in folders:
         out.mkdir(parents=True, exist_ok=True)
         settings[folders[tracker]] = str(out)
-    accelerator.init_trackers("b2t_kit", flat(options.tracked), {tracker: settings})
+    tracked = {name: value if isinstance(value, bool | int | float) else str(value)
+               for name, value in flat(options.tracked).items()}
+    accelerator.init_trackers("b2t_kit", tracked, {tracker: settings})
 
 # %% ../../nbs/devices/torch.ipynb #52ec3939
 def tracker_only(

@@ -47,7 +47,8 @@ class Piece:
 class LiveSource:
     "Yields pieces until it ends or is stopped; the state of its connection may change meanwhile."
     num_features: int | None = None  # C; None if only the first piece tells
-    waits = False  # True: gives the next piece when the last one was taken; False: keeps to the clock
+    # True: gives the next piece when the last one was taken; False: keeps to the clock
+    waits = False
     pace = 1.0  # how many times as fast as real time bins come
     waiting = ""  # why nothing comes
     link = ""  # "foreign": what answers is no stream; "ended": the sender has said that it ends
@@ -59,7 +60,9 @@ class LiveSource:
         raise NotImplementedError
 
 # %% ../../nbs/live/sources.ipynb #bd239fd6
-def play(features: np.ndarray, first: int, said: str, pace: float, stop: threading.Event) -> Iterator[Piece]:
+def play(
+    features: np.ndarray, first: int, said: str, pace: float, stop: threading.Event
+) -> Iterator[Piece]:
     "Yield the bins of a sentence, (T, C), each when it is due; the last one has the cue."
     start = time.perf_counter()
     for number in range(len(features)):
@@ -68,7 +71,13 @@ def play(features: np.ndarray, first: int, said: str, pace: float, stop: threadi
         if stop.is_set():
             return
         is_last = number + 1 == len(features)
-        yield Piece(first + number, features[number:number + 1], time.perf_counter(), cue=is_last, said=said * is_last)
+        yield Piece(
+            first + number,
+            features[number : number + 1],
+            time.perf_counter(),
+            cue=is_last,
+            said=said * is_last,
+        )
 
 # %% ../../nbs/live/sources.ipynb #419cec54
 class RecordingSource(LiveSource):
@@ -87,15 +96,24 @@ class RecordingSource(LiveSource):
             self.num_features = recordings.signal.num_features
         self.session = session or days[-1]
         if self.session not in days:
-            raise KitError(f"session: '{session}' is not a day with data_{split}.hdf5; choose {', '.join(days)}")
-        self.data, self.split, self.trials, self.pace, self.waits = data, split, trials, pace, not pace
+            raise KitError(
+                f"session: '{session}' is not a day with data_{split}.hdf5; choose "
+                f"{', '.join(days)}"
+            )
+        self.data = data
+        self.split = split
+        self.trials = trials
+        self.pace = pace
+        self.waits = not pace
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         first = 0
         with Recordings(self.data, self.split, [self.session]) as recordings:
             for index in range(len(recordings))[:self.trials]:
                 features = recordings.features(index)
-                yield from play(features, first, recordings.infos[index].sentence or "", self.pace, stop)
+                yield from play(
+                    features, first, recordings.infos[index].sentence or "", self.pace, stop
+                )
                 first += len(features)
 
 # %% ../../nbs/live/sources.ipynb #011d828d
@@ -183,7 +201,10 @@ REPAIRS = {  # what is counted
 
 def count_repairs(counts: Mapping[str, int]) -> str:
     "Return a line about how many bins of a stream were not as they should be, as in `REPAIRS`."
-    return ", ".join(f"{counts[name]} {name}" for name in REPAIRS if counts.get(name)) or "nothing to repair"
+    return (
+        ", ".join(f"{counts[name]} {name}" for name in REPAIRS if counts.get(name))
+        or "nothing to repair"
+    )
 
 # %% ../../nbs/live/sources.ipynb #2e408269
 def count_refusal(refused: Counter[str], reason: object) -> None:
@@ -192,9 +213,13 @@ def count_refusal(refused: Counter[str], reason: object) -> None:
     refused[reason if reason in refused or len(refused) < 10 else "of other kinds"] += 1
 
 # %% ../../nbs/live/sources.ipynb #7c16c001
-LONGEST_GAP = 100  # most bins that replace a gap; older bins than that are of a sender that has started again
-GIVE_UP = 6.0  # seconds without a bin after which a sentence ends; a network that stands still for five splits none
-ASLEEP = 0.5  # seconds in which nobody looked for bins: it was this machine that stood still, not the sender
+# most bins that replace a gap; older bins than that are of a sender that has started again
+LONGEST_GAP = 100
+# seconds without a bin after which a sentence ends; a network that stands still for five splits
+# none
+GIVE_UP = 6.0
+# seconds in which nobody looked for bins: it was this machine that stood still, not the sender
+ASLEEP = 0.5
 SHORTEST = 25  # bins between two cues; a sign that never goes back is one cue
 
 
@@ -203,22 +228,31 @@ class Bridge:
 
     def __init__(self, num_features: int, fill: Literal["repeat", "zero"] = "repeat") -> None:
         "A missing bin becomes the one before, or zeros."
-        self.num_features, self.fill, self.repairs = num_features, fill, Counter[str]()  # as in `REPAIRS`
+        self.num_features = num_features
+        self.fill = fill
+        self.repairs = Counter[str]()  # as in `REPAIRS`
         self.refused: Counter[str] = Counter()  # pieces, by what is wrong with them
         self.stream: int | None = None
         self.next = 0  # number of the bin that comes next
         self.last = np.zeros(num_features, np.float32)  # the last bin
-        self.broken = np.zeros(num_features, bool)  # features that are left out, as `Quality` finds them
-        self.damaged = False  # no sentence will be made of these bins, so nothing is put in the place of lost ones
+        # features that are left out, as `Quality` finds them
+        self.broken = np.zeros(num_features, bool)
+        # no sentence will be made of these bins, so nothing is put in the place of lost ones
+        self.damaged = False
         self.heard: float | None = None  # when the last piece came; None between sentences
         self.looked = 0.0  # when somebody last looked for bins
-        self.since_cue, self.early = SHORTEST, 0  # bins since the last cue; cues in a row that came too early
+        self.since_cue = SHORTEST  # bins since the last cue
+        self.early = 0  # cues in a row that came too early
         self.gave_up = False  # nothing has come for so long that the sentence was ended
 
     @property
     def remark(self) -> str:
         "Return what is wrong with the cues; empty if nothing is."
-        return "but cues come all the time, so only silence ends a sentence" if self.early > SHORTEST else ""
+        return (
+            "but cues come all the time, so only silence ends a sentence"
+            if self.early > SHORTEST
+            else ""
+        )
 
     def fault(self, piece: Piece) -> str:
         "Return why a piece cannot be used; empty if it can."
@@ -237,14 +271,19 @@ class Bridge:
             count_refusal(self.refused, fault)
             return []
         pieces = list[Piece]()
-        if self.stream is not None and (piece.stream != self.stream or piece.end < self.next - LONGEST_GAP):
+        if self.stream is not None and (
+            piece.stream != self.stream or piece.end < self.next - LONGEST_GAP
+        ):
             self.repairs["restarts"] += 1
-            pieces, self.stream = self._close("restart", piece.arrived), None
+            pieces = self._close("restart", piece.arrived)
+            self.stream = None
         if self.stream is None:
-            self.stream, self.next = piece.stream, piece.first
+            self.stream = piece.stream
+            self.next = piece.first
         missing = max(piece.first - self.next, 0)
         self.repairs["missing"] += missing
-        if missing and not self.gave_up and not self.damaged:  # what was lost after a stall is of no sentence
+        # what was lost after a stall is of no sentence
+        if missing and not self.gave_up and not self.damaged:
             value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
             bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
             pieces.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
@@ -262,7 +301,8 @@ class Bridge:
         if len(rows) or is_cue:
             pieces.append(replace(piece, first=self.next, bins=rows, cue=is_cue))
         self.next += len(rows)
-        self.heard, self.gave_up = None if is_cue else piece.arrived, False
+        self.heard = None if is_cue else piece.arrived
+        self.gave_up = False
         return pieces
 
     def _early(self, piece: Piece) -> bool:
@@ -287,21 +327,29 @@ class Bridge:
 
     def _close(self, reason: str, now: float) -> list[Piece]:
         "Return the end of a sentence that its participant did not end; nothing if no sentence is open."
-        is_open, self.heard = self.heard is not None, None
+        is_open = self.heard is not None
+        self.heard = None
         empty = np.zeros((0, self.num_features), np.float32)
-        return [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
+        return (
+            [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []
+        )
 
 # %% ../../nbs/live/sources.ipynb #58557e75
-MOST_PIECES, MOST_BYTES = 500, 1 << 24  # that wait: ten seconds of single bins; one piece is always taken
+# that wait: ten seconds of single bins; one piece is always taken
+MOST_PIECES = 500
+MOST_BYTES = 1 << 24
 
 
 class Inbox:
     "A bounded queue between a source's thread and the decoder."
 
     def __init__(self, source: LiveSource) -> None:
-        self.source, self.dropped, self.ended = source, 0, False
+        self.source = source
+        self.dropped = 0
+        self.ended = False
         self.waiting: deque[Piece] = deque()
-        self.changed, self.stop = threading.Condition(), threading.Event()
+        self.changed = threading.Condition()
+        self.stop = threading.Event()
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run, name="live source", daemon=True)
 
@@ -329,14 +377,18 @@ class Inbox:
     def _put(self, piece: Piece) -> None:
         "Add a piece; if there is no space, wait for it, or drop the oldest piece, one without a cue first."
         with self.changed:
-            while self.waiting and (len(self.waiting) >= MOST_PIECES or MOST_BYTES < piece.bins.nbytes + sum(
-                    other.bins.nbytes for other in self.waiting)):
+            while self.waiting and (
+                len(self.waiting) >= MOST_PIECES
+                or MOST_BYTES < piece.bins.nbytes + sum(other.bins.nbytes for other in self.waiting)
+            ):
                 if self.stop.is_set():  # nobody takes any more
                     return
                 if self.source.waits:
                     self.changed.wait()
                     continue
-                oldest = next((index for index, other in enumerate(self.waiting) if not other.cue), 0)
+                oldest = next(
+                    (index for index, other in enumerate(self.waiting) if not other.cue), 0
+                )
                 self.dropped += len(self.waiting[oldest].bins)
                 del self.waiting[oldest]
             self.waiting.append(piece)
@@ -381,15 +433,25 @@ def swing_together(rows: np.ndarray) -> bool:  # (N, C) float64
 
 
 # %% ../../nbs/live/sources.ipynb #ec714db9
-JUDGED, EVERY = 150, 25  # bins that are judged, three seconds; and from one look to the next
-BY_CHANCE = 10  # bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
+# bins that are judged, three seconds; and from one look to the next
+JUDGED = 150
+EVERY = 25
+# bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
+BY_CHANCE = 10
 MANY = 200  # so many features, even of one spike a second, are not all silent in one bin in ten
-STILL, GONE_STILL = 0.3, 0.15  # fractions of the features that may be still; of those that nearly always moved before
-SPREAD, MOST_MEAN = (0.2, 3.0), 1.5  # of z-scores: of the typical feature; of all
+# fractions of the features that may be still; of those that nearly always moved before
+STILL = 0.3
+GONE_STILL = 0.15
+# of z-scores: of the typical feature; of all
+SPREAD = (0.2, 3.0)
+MOST_MEAN = 1.5
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
 PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
-BACKLOG = 10.0  # most seconds that bins may have waited on their way; they come at once and are no faster sender
-SETTLED, SLOW = 1.0, 3.0  # seconds that bins must come too fast; too slowly, as they also do to a busy machine
+# most seconds that bins may have waited on their way; they come at once and are no faster sender
+BACKLOG = 10.0
+# seconds that bins must come too fast; too slowly, as they also do to a busy machine
+SETTLED = 1.0
+SLOW = 3.0
 STANDS = "the numbers of the bins stand still or run back, so no bin can be decoded"
 STARTS = 4  # starts of a sender within `JUDGED` bins that are too many
 
@@ -399,31 +461,45 @@ class Quality:
 
     def __init__(self, num_features: int, zscored: bool, pace: float = 1.0) -> None:
         "The decoder expects z-scores, or not; how many bins come in a second is judged at pace 1 only."
-        self.zscored, self.pace, self.stream = zscored, pace, 0
+        self.zscored = zscored
+        self.pace = pace
+        self.stream = 0
         self.bins: deque[np.ndarray] = deque(maxlen=JUDGED)
         self.numbers: deque[int] = deque(maxlen=JUDGED)  # of the bins of this stream
-        # of each bin since the last cue: its number, seconds without pauses, and when it was sent at the latest
+        # of each bin since the last cue: its number, seconds without pauses, and when it was sent
+        # at the latest
         self.times: deque[tuple[int, float, float]] = deque(maxlen=JUDGED)
         self.clock = self.due = self.arrived = 0.0
         self.fast_since: float | None = None  # when bins began to come too fast
-        self.starts: deque[int] = deque(maxlen=STARTS)  # bins before each of the last starts of a sender
-        self.count, self.fault = 0, ""  # bins so far; what is wrong with the last ones
-        self.broken = np.zeros(num_features, bool)  # features whose values cannot be; few enough to go on without them
-        self.looks, self.moved = 0, np.zeros(num_features)  # times that features were fine; in which each moved
+        # bins before each of the last starts of a sender
+        self.starts: deque[int] = deque(maxlen=STARTS)
+        self.count = 0  # bins so far
+        self.fault = ""  # what is wrong with the last ones
+        # features whose values cannot be; few enough to go on without them
+        self.broken = np.zeros(num_features, bool)
+        self.looks = 0  # times that features were fine
+        self.moved = np.zeros(num_features)  # in which each moved
 
     @property
     def remark(self) -> str:  # empty if there is nothing to say
         "Return what is wrong, but no reason to stop."
-        return f"without {name_features(self.broken)}, whose values cannot be" if self.broken.any() else ""
+        return (
+            f"without {name_features(self.broken)}, whose values cannot be"
+            if self.broken.any()
+            else ""
+        )
 
     def take(self, piece: Piece) -> str:  # what is wrong; empty if nothing is
         "Look at the next bins."
         if piece.stream != self.stream:
             self._start(piece.stream)
-        elif self.numbers and piece.end < max(self.numbers) - LONGEST_GAP:  # a restart, as for the bridge
+        elif (
+            self.numbers and piece.end < max(self.numbers) - LONGEST_GAP
+        ):  # a restart, as for the bridge
             self.numbers.clear()
             self.times.clear()
-        period, rows = self.count // EVERY, piece.bins[-JUDGED:]
+        period = self.count // EVERY
+        rows = piece.bins[-JUDGED:]
         self.bins.extend(rows)
         self.numbers.extend(range(piece.end - len(rows), piece.end))
         self._note_times(piece, len(rows))
@@ -460,7 +536,9 @@ class Quality:
         wanted = 1 / BIN_SECONDS
         if self.pace != 1 or len(self.times) < EVERY:
             return wanted
-        first, last, recent = self.times[0], self.times[-1], self.times[-min(len(self.times), 2 * EVERY)]
+        first = self.times[0]
+        last = self.times[-1]
+        recent = self.times[-min(len(self.times), 2 * EVERY)]
         seconds = max(last[2] - recent[2], 1e-3)
         rate = (last[0] - recent[0]) / seconds
         if rate > 1.7 * wanted:
@@ -480,11 +558,15 @@ class Quality:
         gains = gains[gains > 0]
         low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
         if (gains >= JUDGED).sum() > BY_CHANCE or low == high > 1:
-            return f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 wanted"
+            return (
+                f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 "
+                "wanted"
+            )
         num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
         if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
             return f"{num_lost / (num_lost + len(numbers)):.0%} of the bins are lost"
-        rate, wanted = self._rate(), 1 / BIN_SECONDS
+        rate = self._rate()
+        wanted = 1 / BIN_SECONDS
         if rate < 0.5 and len(self.times) >= EVERY:
             return STANDS
         if rate != wanted:
@@ -503,7 +585,10 @@ class Quality:
                 return f"{broken.mean():.0%} of the features have NaN or enormous values"
             return f"{1 - valid.mean():.0%} of the bins have NaN or enormous values"
         rows = rows[valid]
-        still, spread, mean, least = np.ptp(rows, axis=0) == 0, rows.std(0), rows.mean(), rows.min()
+        still = np.ptp(rows, axis=0) == 0
+        spread = rows.std(0)
+        mean = rows.mean()
+        least = rows.min()
         if len(self.bins) == JUDGED:
             gone = still & (self.moved[~self.broken] > 0.9 * self.looks)
             if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):
@@ -520,9 +605,13 @@ class Quality:
         if not self.zscored or (usual and abs(mean) < MOST_MEAN):
             return ""
         if typical >= SPREAD[1] and least < 0 and swing_together(rows):
-            return (f"most features swing together, {typical:.0f} times as far as one should: hum, movement or a loose "
-                    "ground; look at cables and reference")
+            return (
+                f"most features swing together, {typical:.0f} times as far as one should: hum, "
+                "movement or a loose ground; look at cables and reference"
+            )
         suffix = "" if least < 0 else ", none below 0, such as counts of spikes"
-        return (f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are expected; "
-                "z-score them, or use --normalise")
+        return (
+            f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are "
+            "expected; z-score them, or use --normalise"
+        )
 

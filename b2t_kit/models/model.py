@@ -61,7 +61,10 @@ def patches(
     rows = bins.unflatten(1, (-1, stride)).flatten(2) if num_rows else bins  # (B, R, stride * C)
     parts = [rows[:, first : first + count] for first in range(num_rows)]
     end = stride * (count - 1) + 1
-    parts += [features[:, first : first + end : stride] for first in range(num_rows * stride, patch)]  # (B, P, C) each
+    # (B, P, C) each
+    parts += [
+        features[:, first : first + end : stride] for first in range(num_rows * stride, patch)
+    ]
     return torch.cat(parts, dim=2)
 
 # %% ../../nbs/models/model.ipynb #5b37ce32
@@ -91,10 +94,14 @@ def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D,
 class DayLayer(nn.Module):
     "softsign(x W_day + b_day) with dropout: one linear map per recording day, initially the identity."
 
-    def __init__(self, num_days: int, num_features: int = 512, dropout: float = 0.2, diagonal: bool = False) -> None:
+
+    def __init__(
+        self, num_days: int, num_features: int = 512, dropout: float = 0.2, diagonal: bool = False
+    ) -> None:
         super().__init__()
         identity = torch.ones(num_features) if diagonal else torch.eye(num_features)
-        self.weight = nn.Parameter(identity.repeat(num_days, *[1] * identity.ndim))  # (D, C, C), or diagonal (D, C)
+        # (D, C, C), or diagonal (D, C)
+        self.weight = nn.Parameter(identity.repeat(num_days, *[1] * identity.ndim))
         self.bias = nn.Parameter(torch.zeros(num_days, num_features))  # (D, C)
         self.dropout = nn.Dropout(dropout)
 
@@ -105,7 +112,11 @@ class DayLayer(nn.Module):
     ) -> torch.Tensor:  # (B, T, C) in (-1, 1) before dropout
         weight = rows_of_days(self.weight, day)  # (B, C, C), or diagonal (B, C)
         mapped = features @ weight if weight.ndim == 3 else features * weight[:, None]
-        return dropout(F.softsign(mapped + rows_of_days(self.bias, day)[:, None]), self.dropout.p, self.training)
+        return dropout(
+            F.softsign(mapped + rows_of_days(self.bias, day)[:, None]),
+            self.dropout.p,
+            self.training,
+        )
 
 # %% ../../nbs/models/model.ipynb #990f43a7
 _TorchGRU: type[nn.GRU] = getattr(nn.GRU, "_orig", nn.GRU)
@@ -114,8 +125,14 @@ _TorchGRU: type[nn.GRU] = getattr(nn.GRU, "_orig", nn.GRU)
 class GRU(_TorchGRU):
     "A GRU with torch's parameters, batch first: torch's own; layer by layer on a GPU; a loop on the device on XLA."
 
+
     def __init__(
-        self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0, recompute: bool = False
+        self,
+        num_inputs: int,
+        hidden: int,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        recompute: bool = False,
     ) -> None:
         rate = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
         super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=rate)
@@ -126,8 +143,17 @@ class GRU(_TorchGRU):
         "Lay each layer's weights side by side for cuDNN, on a GPU."
         for weights in self.all_weights if self._flat_weights[0].is_cuda else []:
             with torch.no_grad():
-                torch._cudnn_rnn_flatten_weight(weights, len(weights), weights[0].shape[1], get_cudnn_mode("GRU"),
-                                                self.hidden_size, 0, 1, True, False)
+                torch._cudnn_rnn_flatten_weight(
+                    weights,
+                    len(weights),
+                    weights[0].shape[1],
+                    get_cudnn_mode("GRU"),
+                    self.hidden_size,
+                    0,
+                    1,
+                    True,
+                    False,
+                )
 
     def divide_units(self, mark: Mark) -> None:
         "Keep each parameter as (3, H, ...), so that chips can divide the units; for XLA only."
@@ -139,7 +165,11 @@ class GRU(_TorchGRU):
         "Load parameters of torch's shapes, whatever shapes they have here."
         for name, parameter in self.named_parameters(recurse=False):
             tensor = state_dict.get(prefix + name)
-            if parameter.shape[0] == 3 and tensor is not None and tensor.shape == parameter.flatten(0, 1).shape:
+            if (
+                parameter.shape[0] == 3
+                and tensor is not None
+                and tensor.shape == parameter.flatten(0, 1).shape
+            ):
                 state_dict[prefix + name] = tensor.view_as(parameter)
         super()._load_from_state_dict(state_dict, prefix, *more)
 
@@ -150,18 +180,30 @@ class GRU(_TorchGRU):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, H) last layer's output; (N, B, H) state after the last step
         if inputs.device.type not in ("cuda", "xla"):
             return super().forward(inputs, state)
-        states, inputs = [], by_rows(inputs, self.mark)
+        states = []
+        inputs = by_rows(inputs, self.mark)
         for level, weights in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
-            if inputs.device.type == "cuda":  # a CUDA graph cannot hold the dropout of cuDNN's stack
+            # a CUDA graph cannot hold the dropout of cuDNN's stack
+            if inputs.device.type == "cuda":
                 start = inputs.new_zeros(len(inputs), self.hidden_size) if first is None else first
-                inputs, ends = torch.gru(inputs, start[None], weights, True, 1, 0.0, self.training, False, True)
+                inputs, ends = torch.gru(
+                    inputs, start[None], weights, True, 1, 0.0, self.training, False, True
+                )
                 end = ends[0]
             else:
                 weight_ih, weight_hh, bias_ih, bias_hh = weights
-                inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh,
-                                        recompute=self.recompute, mark=self.mark)
+                inputs, end = gru_layer(
+                    inputs,
+                    first,
+                    weight_ih,
+                    weight_hh,
+                    bias_ih,
+                    bias_hh=bias_hh,
+                    recompute=self.recompute,
+                    mark=self.mark,
+                )
             states.append(end)
         return by_rows(inputs, self.mark), torch.stack(states)
 
@@ -174,9 +216,11 @@ def reversed_frames(
     count = values.shape[1]
     if values.device.type != "xla":
         index = torch.arange(count, device=values.device)
-        indices = torch.where(index < frames[:, None], frames[:, None] - 1 - index, index).long()  # (B, P)
+        # (B, P)
+        indices = torch.where(index < frames[:, None], frames[:, None] - 1 - index, index).long()
         return values.gather(1, indices[..., None].expand_as(values))
-    values, shift = values.flip(1), count - frames
+    values = values.flip(1)
+    shift = count - frames
     for power in range(count.bit_length()):
         mask = (torch.bitwise_right_shift(shift, power) & 1 > 0)[:, None, None]
         values = torch.where(mask, values.roll(-(1 << power), 1), values)
@@ -186,7 +230,10 @@ def reversed_frames(
 class TwoWayGRU(nn.Module):
     "GRU layers that read in both directions, each with half of the units."
 
-    def __init__(self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+
+    def __init__(
+        self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         sizes = [num_inputs] + [hidden] * (num_layers - 1)
         self.onward = nn.ModuleList(GRU(size, hidden // 2) for size in sizes)
@@ -201,7 +248,8 @@ class TwoWayGRU(nn.Module):
     ) -> torch.Tensor:  # (B, P, H): the half that reads onward, then the other
         for level, (onward, back) in enumerate(zip(self.onward, self.back)):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
-            outputs, reversed_outputs = onward(inputs, state)[0], back(reversed_frames(inputs, frames), state)[0]
+            outputs = onward(inputs, state)[0]
+            reversed_outputs = back(reversed_frames(inputs, frames), state)[0]
             inputs = torch.cat([outputs, reversed_frames(reversed_outputs, frames)], dim=2)
         return inputs
 
@@ -263,7 +311,10 @@ def _ways_on(scores: torch.Tensor, missing: float) -> list[torch.Tensor]:  # (B,
 
 
 def _backward_step(
-    ahead: tuple[torch.Tensor, torch.Tensor], here: torch.Tensor, live: torch.Tensor, skip: torch.Tensor
+    ahead: tuple[torch.Tensor, torch.Tensor],
+    here: torch.Tensor,
+    live: torch.Tensor,
+    skip: torch.Tensor,
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor]]:
     "Return one frame back: the scores before this frame, and (B, 2S) probabilities to move and to jump."
     whole, rest = _whole_and_rest(here)
@@ -279,12 +330,21 @@ def _backward_step(
     return ahead, (torch.cat([moving, jumping], dim=1) / torch.cat([total, total], dim=1),)
 
 
-def _forward_step(where: torch.Tensor, onward: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+def _forward_step(
+    where: torch.Tensor, onward: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     "Return one frame forward: the probability (B, S) of each state, from (B, 2S) those to move by one and by two."
     moving, jumping = onward.chunk(2, dim=1)
-    moved, jumped = where * moving, where * jumping
+    moved = where * moving
+    jumped = where * jumping
     states = where.shape[1]
-    where = where - moved - jumped + F.pad(moved, (1, 0))[:, :states] + F.pad(jumped, (2, 0))[:, :states]
+    where = (
+        where
+        - moved
+        - jumped
+        + F.pad(moved, (1, 0))[:, :states]
+        + F.pad(jumped, (2, 0))[:, :states]
+    )
     return where, (where,)
 
 # %% ../../nbs/models/model.ipynb #fc93ce26
@@ -311,7 +371,8 @@ def walk_alignments(
     num_labels: torch.Tensor,  # (B,) integers, 0..L
 ) -> tuple[torch.Tensor, torch.Tensor]:  # losses (B,), `inf` if impossible; (T, B, C)
     "Return each trial's negative log-likelihood and its gradient, from two loops over time."
-    device, dtype = log_probs.device, log_probs.dtype
+    device = log_probs.device
+    dtype = log_probs.dtype
     classes = torch.arange(log_probs.shape[2], device=device)
     index = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
     states = F.pad(torch.stack([torch.zeros_like(labels), labels], 2).flatten(1), (0, 1))
@@ -324,7 +385,9 @@ def walk_alignments(
     final = torch.where((index == end) | (index == end - 1), 0.0, _NEVER).to(dtype)
     frames = torch.arange(len(log_probs), device=device)[:, None, None]
     live = (frames < num_frames[:, None]).to(dtype)  # (T, B, 1)
-    ahead, walk = device_loop(_backward_step, (final, torch.zeros_like(final)), [scores, live], [skip], reverse=True)
+    ahead, walk = device_loop(
+        _backward_step, (final, torch.zeros_like(final)), [scores, live], [skip], reverse=True
+    )
     losses = -(ahead[0] + ahead[1])[:, 0]
     losses = torch.where(losses > -_NEVER / 10, torch.inf, losses)
     start = torch.zeros_like(final) + (index == 0)
@@ -366,7 +429,11 @@ def ctc_losses(
         dtype = torch.promote_types(logits.dtype, torch.float32)
         log_probs = logits.to(dtype).log_softmax(dim=-1).transpose(0, 1)  # (P, B, 41)
         inputs = log_probs, labels, num_patches.clamp(min=1), num_labels
-        return AlignmentLoss.apply(*inputs) if logits.device.type == "xla" else F.ctc_loss(*inputs, reduction="none")
+        return (
+            AlignmentLoss.apply(*inputs)
+            if logits.device.type == "xla"
+            else F.ctc_loss(*inputs, reduction="none")
+        )
 
 # %% ../../nbs/models/model.ipynb #7b5c71ef
 def greedy(
@@ -415,7 +482,9 @@ class FrameSteps:
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
         "Return the logits of the next frame."
-        logits, self.states = self.model(window[None], self.day, states=self.states, return_state=True)
+        logits, self.states = self.model(
+            window[None], self.day, states=self.states, return_state=True
+        )
         return logits[0, 0].numpy()
 
 # %% ../../nbs/models/model.ipynb #57cbe3b8
@@ -428,7 +497,8 @@ class ModelConfig:
     num_classes: int  # output classes
     partial = False  # a last incomplete patch has a frame too
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth whole trials, or in "valid" drop bins at their ends
-    causal = True  # False: a frame also sees later ones, so the network is given `frames` (B,) and cannot stream
+    # False: a frame also sees later ones, so the network is given `frames` (B,) and cannot stream
+    causal = True
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
 
     def build(self) -> nn.Module:
@@ -437,7 +507,10 @@ class ModelConfig:
 
     def groups(self) -> list[ParameterGroup]:
         "Return the groups of parameters."
-        return [ParameterGroup("biases and norms", ("*bias*", "*norm*"), decay=0.0), ParameterGroup("weights", ("*",))]
+        return [
+            ParameterGroup("biases and norms", ("*bias*", "*norm*"), decay=0.0),
+            ParameterGroup("weights", ("*",)),
+        ]
 
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
         """Return the network's further inputs in training, such as masks, by argument name. A batch has
@@ -451,8 +524,10 @@ class ModelConfig:
     def check_causal(self) -> None:
         "Raise `KitError` if the network cannot stream, since its frames see later ones."
         if not self.causal:
-            raise KitError(f"{type(self).__name__}: was trained with causal=False, so its frames see later ones and it "
-                           "cannot stream; b2t decode takes whole trials")
+            raise KitError(
+                f"{type(self).__name__}: was trained with causal=False, so its frames see later "
+                "ones and it cannot stream; b2t decode takes whole trials"
+            )
 
     def losses(
         self,
@@ -468,12 +543,18 @@ class ModelConfig:
     def check_logits(self, logits: torch.Tensor, rows: int, bins: int) -> None:
         "Raise `KitError` if a network returned something else than (B, P, classes) float32."
         if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != self.num_classes:
-            raise KitError(f"{type(self).__name__}: its network returned logits of shape {tuple(logits.shape)}; "
-                           f"expected (rows, frames, classes), here ({rows}, frames, {self.num_classes})")
+            raise KitError(
+                f"{type(self).__name__}: its network returned logits of shape "
+                f"{tuple(logits.shape)}; expected (rows, frames, classes), here ({rows}, frames, "
+                f"{self.num_classes})"
+            )
         least = (bins - (1 if self.partial else self.patch)) // self.stride + 1
         if logits.shape[1] < least:
-            raise KitError(f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} bins; "
-                           f"expected {least}, with patch {self.patch} and stride {self.stride}; pad convolutions")
+            raise KitError(
+                f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} "
+                f"bins; expected {least}, with patch {self.patch} and stride {self.stride}; pad "
+                "convolutions"
+            )
         if logits.dtype != torch.float32:
             raise KitError(f"{type(self).__name__}: its network returned {logits.dtype}; "
                            "return in_float32(head, values)")
@@ -501,8 +582,10 @@ class ModelConfig:
         names = [field.name for field in fields(self) if field.name in data]  # type: ignore[arg-type]
         for name in names:
             if getattr(self, name) not in (None, data[name]):
-                raise KitError(f"{name}: {getattr(self, name)} given, but the recordings have {data[name]}; "
-                               "leave it out")
+                raise KitError(
+                    f"{name}: {getattr(self, name)} given, but the recordings have {data[name]}; "
+                    "leave it out"
+                )
         return replace(self, **{name: data[name] for name in names})  # type: ignore[type-var]
 
     def record(self) -> dict[str, Any]:
@@ -513,14 +596,20 @@ class ModelConfig:
     @classmethod
     def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
         "Return the settings in a record, named in messages by its dotted name; raise `KitError` for an unknown model."
-        name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
+        name: dict[str, Any] = {
+            key: record[key] for key in ("name", "file", "sha256") if key in record
+        }
         settings = {key: value for key, value in record.items() if key not in name}
         return from_dict(class_of_name(name, place), settings, place)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:
     "noise_gru of NoiseGRUConfig."
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", config_class.__name__.removesuffix("Config"))
+    words = re.sub(
+        r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])",
+        "_",
+        config_class.__name__.removesuffix("Config"),
+    )
     return words.lower()
 
 
@@ -530,7 +619,9 @@ def _package_models() -> dict[str, type[ModelConfig]]:
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
-    classes = (kind for kind in _subclasses(ModelConfig) if kind.__module__.startswith("b2t_kit.models."))
+    classes = (
+        kind for kind in _subclasses(ModelConfig) if kind.__module__.startswith("b2t_kit.models.")
+    )
     return {_own_name(kind): kind for kind in classes if is_dataclass(kind)}
 
 
@@ -563,8 +654,10 @@ class _Source(NamedTuple):
     def read(cls, path: Path, source: bytes, more: Iterable[str] = ()) -> Self:
         "Read a file's imports, and those of the modules named."
         modules = imported_modules(path, source, more)
-        names = {name: name.replace(".", "/") + "/__init__" * (file.stem == "__init__") + file.suffix
-                 for name, file in modules.items()}
+        names = {
+            name: name.replace(".", "/") + "/__init__" * (file.stem == "__init__") + file.suffix
+            for name, file in modules.items()
+        }
         texts = {names[name]: read_bytes(modules[name]) for name in sorted(modules)}
         return cls(path, modules, {path.name: source, **texts})
 
@@ -594,7 +687,8 @@ def model_class(which: str) -> type[ModelConfig]:
 # %% ../../nbs/models/model.ipynb #6f4a2670
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "Return the class of somebody's own file."
-    source, path = read_bytes(path), path.resolve()
+    source = read_bytes(path)
+    path = path.resolve()
     for loaded, known in list(_FILES.items()):
         if known.path == path and loaded.__name__ == name:
             if not known.changed():
@@ -612,10 +706,23 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
     except Exception as error:  # the file is another author's
         raise KitError(f"{path.name}: cannot be run ({type(error).__name__}: {error})") from error
     config_class = getattr(module, name, None)
-    if not (inspect.isclass(config_class) and issubclass(config_class, ModelConfig) and is_dataclass(config_class)):
-        names = sorted({kind.__name__ for kind in _subclasses(ModelConfig) if kind.__module__ == module.__name__})
+    if not (
+        inspect.isclass(config_class)
+        and issubclass(config_class, ModelConfig)
+        and is_dataclass(config_class)
+    ):
+        names = sorted(
+            {
+                kind.__name__
+                for kind in _subclasses(ModelConfig)
+                if kind.__module__ == module.__name__
+            }
+        )
         hint = f"it has {', '.join(names)}" if names else "it defines none"
-        raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {hint}")
+        raise KitError(
+            f"{path.name}: '{name}' is not a dataclass that derives from "
+            f"models.model.ModelConfig; {hint}"
+        )
     _FILES[config_class] = _Source.read(path, source, set(sys.modules) - before - {path.stem})
     return config_class
 
@@ -645,7 +752,11 @@ def _is_own(file: Path) -> bool:
     "Return whether a file belongs neither to Python, nor to an installed package, nor to this kit."
     folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parents[1])
     is_installed = {"site-packages", "dist-packages"} & set(file.parts)
-    return file.is_file() and not is_installed and not any(file.is_relative_to(folder) for folder in folders)
+    return (
+        file.is_file()
+        and not is_installed
+        and not any(file.is_relative_to(folder) for folder in folders)
+    )
 
 
 def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whether it is a package
@@ -653,7 +764,9 @@ def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whe
     search = None
     for part in accumulate(name.split("."), "{}.{}".format):
         spec = vars(sys.modules[part]).get("__spec__") if part in sys.modules else None
-        specs = (finder.find_spec(part, search) for finder in sys.meta_path) if spec is None else [spec]
+        specs = (
+            (finder.find_spec(part, search) for finder in sys.meta_path) if spec is None else [spec]
+        )
         spec = next(filter(None, specs), None)
         if spec is None:  # a name inside a module, or nothing that is here
             return
@@ -671,7 +784,8 @@ def imported_modules(
     more: Iterable[str] = (),  # names of modules that it has imported in other ways
 ) -> dict[str, Path]:
     "Return the modules that a file imports, and those that they import, but for Python's and installed ones."
-    modules, queue = dict[str, Path](), [*_imports(source, ""), *more]
+    modules = dict[str, Path]()
+    queue = [*_imports(source, ""), *more]
     while queue:
         for name, file, is_package in _files_of(queue.pop()):
             if file != path and name not in modules:
@@ -682,7 +796,9 @@ def imported_modules(
 # %% ../../nbs/models/model.ipynb #a0c41ae3
 def loaded_models() -> list[str]:
     "Return the models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
-    return [f"{known.path}:{kind.__name__}" for kind, known in _FILES.items() if known.path.is_file()]
+    return [
+        f"{known.path}:{kind.__name__}" for kind, known in _FILES.items() if known.path.is_file()
+    ]
 
 # %% ../../nbs/models/model.ipynb #ca503023
 def model_name(config_class: type) -> dict[str, str]:
@@ -706,13 +822,18 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
         path = Path(inspect.getfile(config_class)).resolve()
         _FILES[config_class] = _Source.read(path, read_bytes(path))
     if name := _FILES[config_class].changed():
-        say_once(f"{name}: has changed since this process imported it, and is used as it was; begin a new process")
+        say_once(
+            f"{name}: has changed since this process imported it, and is used as it was; begin a "
+            "new process"
+        )
     return _FILES[config_class].texts
 
 
 def _notebook_sources(config_class: type) -> dict[str, bytes]:
     "Return the sources of a class of a notebook or a script, and of what it uses there: classes, functions, constants."
-    here, texts, queue = vars(sys.modules["__main__"]), dict[str, str](), [config_class.__name__]
+    here = vars(sys.modules["__main__"])
+    texts = dict[str, str]()
+    queue = [config_class.__name__]
     imported = set[str]()
     while queue:
         name = queue.pop(0)
@@ -725,29 +846,45 @@ def _notebook_sources(config_class: type) -> dict[str, bytes]:
         elif module == "__main__" and (inspect.isclass(value) or inspect.isfunction(value)):
             texts[name] = class_source(typing.cast(type, value))
             with suppress(SyntaxError):
-                words = {node.id for node in ast.walk(ast.parse(texts[name])) if isinstance(node, ast.Name)}
+                words = {
+                    node.id
+                    for node in ast.walk(ast.parse(texts[name]))
+                    if isinstance(node, ast.Name)
+                }
                 queue += sorted(words - set(texts))
         elif isinstance(module, str):
             imported.add(module)
-    first, text = f"{config_class.__name__}.py", "\n\n".join(texts.values()).encode()
+    first = f"{config_class.__name__}.py"
+    text = "\n\n".join(texts.values()).encode()
     return _Source.read(Path(first), text, sorted(imported)).texts
 
 # %% ../../nbs/models/model.ipynb #3f014855
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
     """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
     run's folder keeps the source, an exported decoder its digest. Empty if it is."""
-    sources, paths, lines = model_sources(type(config)), list[str](), list[str]()
+    sources = model_sources(type(config))
+    paths = list[str]()
+    lines = list[str]()
     names = [name for name in sources if (kept / name).is_file()]
     for name in names:
-        old, new = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), sources[name]))
+        old, new = (
+            text.decode("utf-8", "replace").splitlines()
+            for text in (read_bytes(kept / name), sources[name])
+        )
         diff = [line for line in difflib.unified_diff(old, new, n=0, lineterm="")
                 if line[:1] in "+-" and line[:3] not in ("+++", "---")]
         paths += [str(kept / name)] if diff else []
         lines += diff
     if paths or not names and record.get("sha256") != model_name(type(config)).get("sha256"):
-        details = f"lines: {len(lines)}, first '{lines[0][:80]}'; {', '.join(paths)}" if lines else "no copy is kept"
-        return (f"the source of {record.get('name')} is not the one that the run was trained with ({details}); its "
-                "weights are loaded by their names and shapes")
+        details = (
+            f"lines: {len(lines)}, first '{lines[0][:80]}'; {', '.join(paths)}"
+            if lines
+            else "no copy is kept"
+        )
+        return (
+            f"the source of {record.get('name')} is not the one that the run was trained with "
+            f"({details}); its weights are loaded by their names and shapes"
+        )
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
@@ -756,13 +893,18 @@ def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
     word = str(name.get("name"))
     if "sha256" not in name:
         if "name" not in name:
-            raise KitError(f"{place}: names no model; the run is of a version before 0.2.0, which cannot be read")
+            raise KitError(
+                f"{place}: names no model; the run is of a version before 0.2.0, which cannot be "
+                "read"
+            )
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
     matches = [kind for kind in _subclasses(ModelConfig) if kind.__name__ == word]
     if not matches:
-        raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
-                       f"add --model {spelled}")
+        raise KitError(
+            f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
+            f"add --model {spelled}"
+        )
     return ([kind for kind in matches if model_name(kind) == name] or matches)[-1]
 
 # %% ../../nbs/models/model.ipynb #ca4c4057
@@ -787,7 +929,10 @@ class LinearConfig(ModelConfig):
         check_bounds(self, {**dict.fromkeys(sizes, (1, 10**6)), "day_lr": (0, 1000)})
         for name in ("patch", "stride"):
             if getattr(self, name) % self.subsample:
-                raise KitError(f"{name}: {getattr(self, name)} bins are not a multiple of subsample, {self.subsample}")
+                raise KitError(
+                    f"{name}: {getattr(self, name)} bins are not a multiple of subsample, "
+                    f"{self.subsample}"
+                )
         if not 0 <= self.day_dropout < 1:
             raise KitError(f"day_dropout: {self.day_dropout} is not in [0, 1)")
 
@@ -807,7 +952,10 @@ class LinearConfig(ModelConfig):
         "Return a layer with the identity for each day."
         return DayLayer(*self.known, self.day_dropout, self.day_matrix == "diagonal")
 
-    def windows(self, day_layer: DayLayer, features: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
+
+    def windows(
+        self, day_layer: DayLayer, features: torch.Tensor, day: torch.Tensor
+    ) -> torch.Tensor:
         "Return the patches (B, P, width) that a decoder reads, after the day layer."
         step = self.subsample
         if step > 1:
@@ -819,8 +967,11 @@ class LinearConfig(ModelConfig):
 
     def groups(self) -> list[ParameterGroup]:
         "Return the published groups: no decay for biases and day layers, which stay near the identity."
-        return [ParameterGroup("biases", ("*gru.*bias*", "*out.bias"), decay=0.0),
-                ParameterGroup("days", ("*day_layer.*",), self.day_lr, 0.0), ParameterGroup("weights", ("*",))]
+        return [
+            ParameterGroup("biases", ("*gru.*bias*", "*out.bias"), decay=0.0),
+            ParameterGroup("days", ("*day_layer.*",), self.day_lr, 0.0),
+            ParameterGroup("weights", ("*",)),
+        ]
 
     def stream(self, model: nn.Module) -> FrameSteps:
         return PatchSteps(model)
@@ -831,7 +982,8 @@ class LinearReadout(nn.Module):
 
     def __init__(self, config: LinearConfig) -> None:
         super().__init__()
-        self.config, self.day_layer = config, config.day_layer()
+        self.config = config
+        self.day_layer = config.day_layer()
         self.out = nn.Linear(config.width, config.num_classes)
         nn.init.xavier_uniform_(self.out.weight)
 

@@ -75,25 +75,39 @@ class Failure:
 
     def find(self, text: str) -> int | None:  # in a squeezed text
         "Return where the first match begins; None if there is none."
-        return min((match.start() for pattern in self.compiled if (match := pattern.search(text))), default=None)
+        return min(
+            (match.start() for pattern in self.compiled if (match := pattern.search(text))),
+            default=None,
+        )
 
 # %% ../../nbs/plan/doctor.ipynb #c43ab2d6
 @cache
 def known_failures() -> tuple[Failure, ...]:
     "Read the table: those that were reported to the kit by number, then those of public threads."
-    tables = tomllib.loads((files("b2t_kit.plan") / "known_failures.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads(
+        (files("b2t_kit.plan") / "known_failures.toml").read_text(encoding="utf-8")
+    )
     return tuple(Failure(name, **fields) for name, fields in tables.items())
 
 # %% ../../nbs/plan/doctor.ipynb #50622d0c
-_NOISE = re.compile("|".join((
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]", r"\\u001b\[[0-9;?]*[a-zA-Z]",  # colours, also inside JSON
-    r"^[,\[]?\{[ \t]*\"stream_name\".{1,80}?\"data\":[ \t]*\"", r"\"\}\]?[ \t]*\r?$",  # Kaggle's log in JSON
-    r"^\d+\.\d+s[ \t]+\d+[ \t]+",  # Kaggle's log as text: time and number
-    r"^[ \t]*\[rank\d+\]:",  # torchrun
-    r"\\[nrt\"]",  # line ends and quotes inside JSON
-)), re.M)
+_NOISE = re.compile(
+    "|".join(
+        (
+            r"\x1b\[[0-9;?]*[ -/]*[@-~]",
+            r"\\u001b\[[0-9;?]*[a-zA-Z]",  # colours, also inside JSON
+            r"^[,\[]?\{[ \t]*\"stream_name\".{1,80}?\"data\":[ \t]*\"",
+            r"\"\}\]?[ \t]*\r?$",  # Kaggle's log in JSON
+            r"^\d+\.\d+s[ \t]+\d+[ \t]+",  # Kaggle's log as text: time and number
+            r"^[ \t]*\[rank\d+\]:",  # torchrun
+            r"\\[nrt\"]",  # line ends and quotes inside JSON
+        )
+    ),
+    re.M,
+)
 _FRAMES = "".join(map(chr, range(0x2500, 0x2580)))
-_DROPPED = dict.fromkeys(map(ord, string.whitespace + "\\\"'`\u2018\u2019\u201c\u201d\u200b\xa0\u3000" + _FRAMES))
+_DROPPED = dict.fromkeys(
+    map(ord, string.whitespace + "\\\"'`\u2018\u2019\u201c\u201d\u200b\xa0\u3000" + _FRAMES)
+)
 
 
 def squeeze(text: str) -> str:
@@ -102,30 +116,50 @@ def squeeze(text: str) -> str:
 
 # %% ../../nbs/plan/doctor.ipynb #0c66ff6a
 _QUANTITY = r"([\d.]+[kmgt]?)i?b?"
-_MEMORY_MESSAGES = tuple((re.compile(re.sub(r"[\s'\"`]+", "", pattern)), kind) for pattern, kind in (
-    # groups: bytes requested, bytes present; of overlapping matches the first pattern counts
-    (rf"attempting to allocate {_QUANTITY}\.?(?:that was not possible\.?)?(?:there are {_QUANTITY} free)?", "free"),
-    (rf"there are ()(?={_QUANTITY} free){_QUANTITY}", "free"),
-    (r"\(size=(\d+)\) would exceed memory (?:\(size=(\d+)\))?", "capacity"),
-    (r"exceed memory () \(size=(\d+)\)", "capacity"),
-    (r"allocation \(size=(\d+)\) ()", "capacity"),
-    (rf"used {_QUANTITY} of {_QUANTITY} (?:hbm|vmem|smem)", "capacity"),
-    (rf"hlo temporaries \({_QUANTITY}\) exceeds available hbm (?:\({_QUANTITY}\))?", "capacity"),
-    (rf"exceeds available hbm () \({_QUANTITY}\)", "capacity"),
-))
+_MEMORY_MESSAGES = tuple(
+    (re.compile(re.sub(r"[\s'\"`]+", "", pattern)), kind)
+    for pattern, kind in (
+        # groups: bytes requested, bytes present; of overlapping matches the first pattern counts
+        (
+            rf"attempting to allocate {_QUANTITY}\.?(?:that was not possible\.?)?(?:there are {_QUANTITY} free)?",
+            "free",
+        ),
+        (rf"there are ()(?={_QUANTITY} free){_QUANTITY}", "free"),
+        (r"\(size=(\d+)\) would exceed memory (?:\(size=(\d+)\))?", "capacity"),
+        (r"exceed memory () \(size=(\d+)\)", "capacity"),
+        (r"allocation \(size=(\d+)\) ()", "capacity"),
+        (rf"used {_QUANTITY} of {_QUANTITY} (?:hbm|vmem|smem)", "capacity"),
+        (
+            rf"hlo temporaries \({_QUANTITY}\) exceeds available hbm (?:\({_QUANTITY}\))?",
+            "capacity",
+        ),
+        (rf"exceeds available hbm () \({_QUANTITY}\)", "capacity"),
+    )
+)
 _SHAPE = re.compile(r"shape[=:]((?:bf16|[fsu]\d{1,2}|pred)\[[\d,]{1,60}\])")
 _SPACE = re.compile(r"space=(hbm|vmem|smem)|of[\d.]+[kmgt](hbm|vmem|smem)")
 _NEAR = 600  # squeezed characters after a message that may hold its shape
 
 # %% ../../nbs/plan/doctor.ipynb #9971eb63
 _MEMORY_WORDS = {
-    "en": {"needed": "requested {}", "unknown": "this text does not say how much was requested",
-           "free": "; there were {} free", "whole": "; the memory has {}", "array": "the array is {}: {}",
-           "v5e": "17179869184 bytes is the memory of one v5e chip, not the size of the request",
-           "kernel": "the memory in question is the chip's small one inside a kernel, not its HBM"},
-    "zh": {"needed": "请求 {}", "unknown": "这段文字里没有请求的大小", "free": "；剩余 {}", "whole": "；总共有 {}",
-           "array": "数组形状为 {}: {}", "v5e": "17179869184 字节是一个 v5e 芯片的显存，并不是请求的大小",
-           "kernel": "这是芯片内部的小容量存储（单个算子使用），不是 HBM 显存"},
+    "en": {
+        "needed": "requested {}",
+        "unknown": "this text does not say how much was requested",
+        "free": "; there were {} free",
+        "whole": "; the memory has {}",
+        "array": "the array is {}: {}",
+        "v5e": "17179869184 bytes is the memory of one v5e chip, not the size of the request",
+        "kernel": "the memory in question is the chip's small one inside a kernel, not its HBM",
+    },
+    "zh": {
+        "needed": "请求 {}",
+        "unknown": "这段文字里没有请求的大小",
+        "free": "；剩余 {}",
+        "whole": "；总共有 {}",
+        "array": "数组形状为 {}: {}",
+        "v5e": "17179869184 字节是一个 v5e 芯片的显存，并不是请求的大小",
+        "kernel": "这是芯片内部的小容量存储（单个算子使用），不是 HBM 显存",
+    },
 }
 
 # %% ../../nbs/plan/doctor.ipynb #2c6cce12
@@ -141,16 +175,26 @@ class Allocation:
     def sentences(self, language: str = "en") -> list[str]:
         "Say the numbers in English or Chinese."
         words = _MEMORY_WORDS[language]
-        sentences = [words["needed"].format(show_bytes(self.needed)) if self.needed is not None else words["unknown"]]
+        sentences = [
+            words["needed"].format(show_bytes(self.needed))
+            if self.needed is not None
+            else words["unknown"]
+        ]
         if self.available is not None:
-            sentences[0] += words["free" if self.kind == "free" else "whole"].format(show_bytes(self.available))
+            sentences[0] += words["free" if self.kind == "free" else "whole"].format(
+                show_bytes(self.available)
+            )
         if self.available == 2**34 and self.kind == "capacity":
             sentences.append(words["v5e"])
         if self.kind == "kernel":
             sentences.append(words["kernel"])
         if self.shape:
             kind, _, dims = self.shape.rstrip("]").partition("[")
-            size = math.prod(int(dim) for dim in dims.split(",") if dim) * int(kind.lstrip("bfsupred") or 8) // 8
+            size = (
+                math.prod(int(dim) for dim in dims.split(",") if dim)
+                * int(kind.lstrip("bfsupred") or 8)
+                // 8
+            )
             sentences.append(words["array"].format(self.shape, show_bytes(size)))
         return sentences
 
@@ -160,7 +204,11 @@ def show_bytes(size: int | None) -> str:
     if size is None:
         return "?"
     unit = min(max(size.bit_length() - 1, 0) // 10, 4)
-    return f"{size / 2**(10 * unit):.2f} {' KMGT'[unit]}iB ({size:,} bytes)" if unit else f"{size} bytes"
+    return (
+        f"{size / 2 ** (10 * unit):.2f} {' KMGT'[unit]}iB ({size:,} bytes)"
+        if unit
+        else f"{size} bytes"
+    )
 
 # %% ../../nbs/plan/doctor.ipynb #f82860a5
 def _to_bytes(text: str | None) -> int | None:
@@ -176,16 +224,29 @@ def allocations(text: str) -> list[Allocation]:
             if any(match.start() in span or span.start in range(*match.span()) for span in by_span):
                 continue
             context = text[match.start():match.start() + _NEAR]
-            shape, space = _SHAPE.search(context), _SPACE.search(context)
+            shape = _SHAPE.search(context)
+            space = _SPACE.search(context)
             kernel = space and "hbm" not in space[0]
-            by_span[range(*match.span())] = Allocation(_to_bytes(match[1]), _to_bytes(match[pattern.groups]),
-                                                       "kernel" if kernel else kind, shape[1] if shape else "")
+            by_span[range(*match.span())] = Allocation(
+                _to_bytes(match[1]),
+                _to_bytes(match[pattern.groups]),
+                "kernel" if kernel else kind,
+                shape[1] if shape else "",
+            )
     ordered = [by_span[span] for span in sorted(by_span, key=lambda span: span.start)]
-    return list(dict.fromkeys(allocation for allocation in ordered if allocation.needed or allocation.available))
+    return list(
+        dict.fromkeys(
+            allocation for allocation in ordered if allocation.needed or allocation.available
+        )
+    )
 
 # %% ../../nbs/plan/doctor.ipynb #2eac8924
 _MOST_NUMBERS = 5  # allocations in an answer
-_MEMORY_KINDS = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
+_MEMORY_KINDS = {
+    "chip_memory_full": "free",
+    "allocation_larger_than_chip": "capacity",
+    "kernel_memory_full": "kernel",
+}
 
 
 @dataclass(frozen=True)
@@ -199,11 +260,24 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         "Return the finding as plain values."
         failure = self.failure
-        symptom = failure.symptom if isinstance(failure.symptom, dict) else dict.fromkeys(("en", "zh"), failure.symptom)
-        return {"id": failure.number or failure.name, "line": self.line, "harmless": failure.harmless,
-                "symptom": symptom, "cause": failure.cause, "cure": failure.cure, "kit": failure.kit,
-                "tests": list(failure.tests), "versions": failure.versions, "link": failure.link,
-                "allocations": [asdict(allocation) for allocation in self.allocations]}
+        symptom = (
+            failure.symptom
+            if isinstance(failure.symptom, dict)
+            else dict.fromkeys(("en", "zh"), failure.symptom)
+        )
+        return {
+            "id": failure.number or failure.name,
+            "line": self.line,
+            "harmless": failure.harmless,
+            "symptom": symptom,
+            "cause": failure.cause,
+            "cure": failure.cure,
+            "kit": failure.kit,
+            "tests": list(failure.tests),
+            "versions": failure.versions,
+            "link": failure.link,
+            "allocations": [asdict(allocation) for allocation in self.allocations],
+        }
 
     @property
     def explains(self) -> bool:
@@ -214,11 +288,18 @@ class Finding:
 def diagnose(text: str, first: int = 1) -> list[Finding]:  # number of the text's first line
     "Find the known failures in a text, harmless ones last, then by line."
     lines = [squeeze(line) for line in text.split("\n")]
-    squeezed, ends = "".join(lines), list(accumulate(map(len, lines)))
+    squeezed = "".join(lines)
+    ends = list(accumulate(map(len, lines)))
     numbers = allocations(squeezed)[:_MOST_NUMBERS]
-    findings = [Finding(failure, first + bisect_right(ends, offset),
-                        tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)))
-                for failure in known_failures() if (offset := failure.find(squeezed)) is not None]
+    findings = [
+        Finding(
+            failure,
+            first + bisect_right(ends, offset),
+            tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)),
+        )
+        for failure in known_failures()
+        if (offset := failure.find(squeezed)) is not None
+    ]
     return sorted(findings, key=_order)
 
 
@@ -227,47 +308,79 @@ def _order(finding: Finding) -> tuple[bool, int]:
 
 # %% ../../nbs/plan/doctor.ipynb #1dcf9ff6
 _LABELS = {  # of an answer, in English and Chinese
-    "symptom": ("known as", "原文"), "numbers": ("numbers", "数字"), "cause": ("cause", "原因"), "cure": ("cure", "办法"),
-    "kit": ("the kit", "本工具"), "versions": ("seen with", "版本"), "link": ("thread", "讨论帖"), "tests": ("test", "测试"),
+    "symptom": ("known as", "原文"),
+    "numbers": ("numbers", "数字"),
+    "cause": ("cause", "原因"),
+    "cure": ("cure", "办法"),
+    "kit": ("the kit", "本工具"),
+    "versions": ("seen with", "版本"),
+    "link": ("thread", "讨论帖"),
+    "tests": ("test", "测试"),
 }
 
 
 def in_words(finding: Finding, language: str = "en") -> str:
     "Return a finding as text for a terminal, in English or Chinese."
-    failure, chinese = finding.failure, language == "zh"
+    failure = finding.failure
+    chinese = language == "zh"
     note = (" (无害)" if chinese else " (harmless)") if failure.harmless else ""
-    lines = [f"{failure.number or failure.name}, {'第几行' if chinese else 'line'} {finding.line}{note}"]
+    lines = [
+        f"{failure.number or failure.name}, {'第几行' if chinese else 'line'} {finding.line}{note}"
+    ]
     numbers = [sentence for each in finding.allocations for sentence in each.sentences(language)]
     checked = (failure.checked or {"en": "not checked here", "zh": "未在本地验证"})[language]
-    texts = {"symptom": [failure.symptom if isinstance(failure.symptom, str) else failure.symptom[language]],
-             "numbers": numbers, "cause": [failure.cause[language]], "cure": [failure.cure[language]],
-             "kit": [(failure.kit or {}).get(language, "")], "versions": [failure.versions], "link": [failure.link],
-             "tests": failure.tests or [checked]}
+    texts = {
+        "symptom": [
+            failure.symptom if isinstance(failure.symptom, str) else failure.symptom[language]
+        ],
+        "numbers": numbers,
+        "cause": [failure.cause[language]],
+        "cure": [failure.cure[language]],
+        "kit": [(failure.kit or {}).get(language, "")],
+        "versions": [failure.versions],
+        "link": [failure.link],
+        "tests": failure.tests or [checked],
+    }
     for name, paragraphs in texts.items():
         for number, text in enumerate(filter(None, paragraphs)):
             label = "" if number else _LABELS[name][chinese]
-            lines += textwrap.wrap(text, 100 if text.isascii() else 60, initial_indent=f"  {label:<10}",
-                                   subsequent_indent=" " * 12, break_on_hyphens=False)
+            lines += textwrap.wrap(
+                text,
+                100 if text.isascii() else 60,
+                initial_indent=f"  {label:<10}",
+                subsequent_indent=" " * 12,
+                break_on_hyphens=False,
+            )
     return "\n".join(lines)
 
 # %% ../../nbs/plan/doctor.ipynb #2c349138
 UNKNOWN = Failure(
-    "not_in_the_table", "",
+    "not_in_the_table",
+    "",
     symptom={"en": "the last error of this text", "zh": "这段文字中最后的错误"},
-    cause={"en": "None of the known failures explains it; it may follow from an earlier one.",
-           "zh": "已知故障都不能解释它；它也可能是由前面的故障引起的。"},
-    cure={"en": "Read it from this line on, and the lines before its traceback. If a run of this kit ended with it, "
-                "`b2t doctor --bundle RUN` packs a report.",
-          "zh": "从这一行读起，也看看它的 Traceback 之前的几行。如果本工具的训练因它而结束，"
-                "可用 `b2t doctor --bundle RUN` 打包一份报告。"},
-    patterns=(), checked={"en": "", "zh": ""})
+    cause={
+        "en": "None of the known failures explains it; it may follow from an earlier one.",
+        "zh": "已知故障都不能解释它；它也可能是由前面的故障引起的。",
+    },
+    cure={
+        "en": "Read it from this line on, and the lines before its traceback. If a run of this kit "
+        "ended with it, `b2t doctor --bundle RUN` packs a report.",
+        "zh": "从这一行读起，也看看它的 Traceback 之前的几行。如果本工具的训练因它而结束，"
+        "可用 `b2t doctor --bundle RUN` 打包一份报告。",
+    },
+    patterns=(),
+    checked={"en": "", "zh": ""},
+)
 _ERROR = re.compile(
     r"^[^\S\n]*(?:[\w.]*(?:Error|Exception|Timeout)(?::|[^\S\n]*$)"  # of Python
     r"|(?:[\w./-]{1,40}: )?(?:fatal )?error: \S"  # of a program
     r"|Segmentation fault|Bus error|Killed[^\S\n]*$|Aborted \(core dumped\)|terminate called after)", re.M)
-_OF_LAUNCHERS = re.compile("ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
-                           "|CellExecutionError|PapermillExecutionError")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^[^\S\n]*-{60,}", re.M)  # notebooks draw a line
+_OF_LAUNCHERS = re.compile(
+    "ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
+    "|CellExecutionError|PapermillExecutionError"
+)
+# notebooks draw a line
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^[^\S\n]*-{60,}", re.M)
 _CHAINED = re.compile("another exception occurred:|direct cause of the following exception:")
 
 
@@ -278,17 +391,27 @@ def last_error(text: str) -> tuple[int, str] | None:  # the error's line from 0,
     if not errors:
         return None
     tracebacks = [match.start() for match in _TRACEBACK.finditer(text, 0, errors[-1].start())]
-    earlier = [match.end() for match in errors[:-1] if not _CHAINED.search(text, match.end(), errors[-1].start())]
-    begin = next((start for start in tracebacks if start >= max(earlier, default=0)), errors[-1].start())
+    earlier = [
+        match.end()
+        for match in errors[:-1]
+        if not _CHAINED.search(text, match.end(), errors[-1].start())
+    ]
+    begin = next(
+        (start for start in tracebacks if start >= max(earlier, default=0)), errors[-1].start()
+    )
     return text.count("\n", 0, errors[-1].start()), text[begin:]
 
 # %% ../../nbs/plan/doctor.ipynb #746e68ae
-_PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice: far longer than any message
+# characters read at a time, and searched twice: far longer than any message
+_PART = 2**20
+_OVERLAP = 2**14
 
 
 def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
     "Find the known failures in the pieces of a text of any size."
-    findings, window, first = dict[str, Finding](), "", 1
+    findings = dict[str, Finding]()
+    window = ""
+    first = 1
     unexplained: Finding | None = None  # the last error so far
     for part in parts:
         window += part
@@ -306,13 +429,19 @@ def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
     return sorted(findings.values(), key=_order)
 
 # %% ../../nbs/plan/doctor.ipynb #75bbe588
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
 
 def encoding_of(head: bytes, name: str) -> str:
     "Return the encoding of a text by its first bytes. Raises `KitError` if it is not text."
-    if codec := next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None):
+    if codec := next(
+        (encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None
+    ):
         return codec
     control = len(head) - len(head.translate(None, _CONTROL))
     zeros = head[0::2].count(0), head[1::2].count(0)  # half of UTF-16's bytes are zero in English
@@ -321,17 +450,26 @@ def encoding_of(head: bytes, name: str) -> str:
             return "utf-8"
         if max(zeros) > 0.15 * len(head) > 5 * min(zeros):
             return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
-    raise KitError(f"{name}: is not text; give a log, or a traceback in a text file, unpacked if it was compressed")
+    raise KitError(
+        f"{name}: is not text; give a log, or a traceback in a text file, unpacked if it was "
+        "compressed"
+    )
 
 # %% ../../nbs/plan/doctor.ipynb #f2711623
 def diagnose_file(path: str | Path) -> list[Finding]:
     "Find the known failures in a log, '-' for standard input. Raises `KitError` if it cannot be read as text."
     def parts() -> Iterator[str]:
-        with nullcontext(sys.stdin.buffer) if str(path) == "-" else open(regular_file(path), "rb") as file:
+        with (
+            nullcontext(sys.stdin.buffer)
+            if str(path) == "-"
+            else open(regular_file(path), "rb") as file
+        ):
             data = file.read(_PART)
             if not data:
                 raise KitError(f"{name}: is empty; there is nothing to diagnose")
-            decoder = codecs.getincrementaldecoder(encoding_of(data[:2**16], name))(errors="replace")
+            decoder = codecs.getincrementaldecoder(encoding_of(data[: 2**16], name))(
+                errors="replace"
+            )
             while data:
                 yield decoder.decode(data)
                 data = file.read(_PART)
@@ -352,11 +490,29 @@ class Remark:
     found: str  # and for a problem what to do
 
     def __str__(self) -> str:
-        return f"{'PROBLEM' if self.state == 'problem' else self.state:<8} {self.name:<12} {self.found}"
+        return (
+            f"{'PROBLEM' if self.state == 'problem' else self.state:<8} {self.name:<12} "
+            f"{self.found}"
+        )
 
 # %% ../../nbs/plan/doctor.ipynb #b9f81bf1
-PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "accelerate", "numpy", "h5py", "safetensors",
-            "numba", "scipy", "transformers", "tensorflow", "torch_tpu")
+PACKAGES = (
+    "b2t_kit",
+    "torch",
+    "torch_xla",
+    "libtpu",
+    "jax",
+    "jaxlib",
+    "accelerate",
+    "numpy",
+    "h5py",
+    "safetensors",
+    "numba",
+    "scipy",
+    "transformers",
+    "tensorflow",
+    "torch_tpu",
+)
 
 
 def installed_packages() -> dict[str, str]:
@@ -372,27 +528,53 @@ def installed_packages() -> dict[str, str]:
 # %% ../../nbs/plan/doctor.ipynb #def8fced
 def inspect_packages(versions: Mapping[str, str], requirements: Mapping[str, str]) -> list[Remark]:
     "Say which packages are installed, and which do not fit torch_xla or the kit."
-    torch, xla, accelerate, libtpu = (versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu"))
-    remarks = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
-    old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)  # what settings.ini asks for
+    torch, xla, accelerate, libtpu = (
+        versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu")
+    )
+    remarks = [
+        Remark(
+            "torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla"
+        )
+    ]
+    # what settings.ini asks for
+    old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)
     remedy = "; pip install 'accelerate>=1.10'" * old
-    remarks.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy))
+    remarks.append(
+        Remark(
+            "accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy
+        )
+    )
     if xla and libtpu and "libtpu" in requirements:
         fits = libtpu.split(".")[:3] == requirements["libtpu"].split(".")[:3]
         remedy = "" if fits else f"; pip install libtpu=={requirements['libtpu']}, and restart"
-        remarks.append(Remark("libtpu", "ok" if fits else "problem",
-                              f"{libtpu}; torch_xla {xla} was built for {requirements['libtpu']}{remedy}"))
+        remarks.append(
+            Remark(
+                "libtpu",
+                "ok" if fits else "problem",
+                f"{libtpu}; torch_xla {xla} was built for {requirements['libtpu']}{remedy}",
+            )
+        )
     if xla and "tensorflow" in versions:
-        remarks.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
-                              "tensorflow-cpu cannot (C17a)"))
+        remarks.append(
+            Remark(
+                "tensorflow",
+                "note",
+                "can take the chips from torch_xla if one process imports both; "
+                "tensorflow-cpu cannot (C17a)",
+            )
+        )
     if "torch_tpu" in versions:
-        state, text = (("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla else
-                       ("note", "without torch_xla, which the kit needs for TPUs"))
+        state, text = (
+            ("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu")
+            if xla
+            else ("note", "without torch_xla, which the kit needs for TPUs")
+        )
         remarks.append(Remark("torch_tpu", state, text))
     return remarks
 
 # %% ../../nbs/plan/doctor.ipynb #fde402e7
-_TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")  # set by TPU images
+# set by TPU images
+_TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")
 
 
 def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
@@ -400,11 +582,20 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
     from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    remarks, checks = list[Remark](), list[Callable[[], Any]]([refuse_ambient])
+    remarks = list[Remark]()
+    checks = list[Callable[[], Any]]([refuse_ambient])
     if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
-        remarks.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
+        remarks.append(
+            Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)")
+        )
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        remarks.append(Remark("variables", "note", "XLA_FLAGS creates fake host devices for jax, not more chips (C9)"))
+        remarks.append(
+            Remark(
+                "variables",
+                "note",
+                "XLA_FLAGS creates fake host devices for jax, not more chips (C9)",
+            )
+        )
     if xla:
         on_tpu = bool(chips or [name for name in _TPU_IMAGE if os.environ.get(name)])
         checks.append(partial(check_start, "tpu" if on_tpu else "auto", chips))
@@ -421,20 +612,30 @@ def inspect_chips(chips: list[str], xla: bool, devices: str | Path = "/dev") -> 
     label = f"{len(chips)} x TPU {chips[0]}" if chips else "no TPU"
     count = len([*Path(devices).glob("accel*"), *Path(devices).glob("vfio/[0-9]*")])
     if count < len(chips):
-        return Remark("chips", "problem", f"{label}, but {count} of them can be opened; another container may hold "
-                      "them, or the driver is missing")
+        return Remark(
+            "chips",
+            "problem",
+            f"{label}, but {count} of them can be opened; another container may hold "
+            "them, or the driver is missing",
+        )
     if chips and not xla:
-        return Remark("chips", "problem", f"{label}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'")
+        return Remark(
+            "chips",
+            "problem",
+            f"{label}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'",
+        )
     return Remark("chips", "ok", label)
 
 # %% ../../nbs/plan/doctor.ipynb #c0b43400
 _LEAST = 2 * GIB  # bytes: memory of a small run with its recordings, disk for its checkpoints
-_LARGE = 22.0e9  # bytes: two checkpoints with parameters, two moments and the average of 687,568,466 numbers
+# bytes: two checkpoints with parameters, two moments and the average of 687,568,466 numbers
+_LARGE = 22.0e9
 
 
 def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
     "Say whether free memory, and the free disk under the place of runs, are enough for a small run and a large one."
-    memory, disk = f"{available / GIB:.1f} GiB available", f"{free / GIB:.1f} GiB free in {place}"
+    memory = f"{available / GIB:.1f} GiB available"
+    disk = f"{free / GIB:.1f} GiB free in {place}"
     needed = f"at least {_LEAST / GIB:.0f} GiB are needed"
     large = f"two checkpoints of the 687M model need {_LARGE / GIB:.1f}"
     return [
@@ -449,8 +650,18 @@ def _answer(*command: str) -> str:
     "Return a program's output; empty if it is missing, fails, or takes more than 20 s."
     program = shutil.which(command[0])
     try:
-        process = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=20, errors="replace",
-                                 stdin=subprocess.DEVNULL) if program else None
+        process = (
+            subprocess.run(
+                [program, *command[1:]],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+            )
+            if program
+            else None
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return process.stdout if process and process.returncode == 0 else ""
@@ -460,49 +671,88 @@ def _cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO(text))]
 
 # %% ../../nbs/plan/doctor.ipynb #7ff85417
-def inspect_gpus(gpus: str, contexts: str, alive: Callable[[int], bool] = psutil.pid_exists) -> list[Remark]:
+def inspect_gpus(
+    gpus: str, contexts: str, alive: Callable[[int], bool] = psutil.pid_exists
+) -> list[Remark]:
     "Say which GPUs keep processes out, and which memory belongs to a process that does not run here, by CSV lines."
     found = []
     for index, name, mode, used in (row for row in _cells(gpus) if len(row) == 4):
-        state, remark = "ok", ""
+        state = "ok"
+        remark = ""
         if "prohibited" in mode.lower():
-            state, remark = "problem", f": no process may compute; nvidia-smi -i {index} -c 0"
+            state = "problem"
+            remark = f": no process may compute; nvidia-smi -i {index} -c 0"
         elif "exclusive" in mode.lower():
-            state, remark = "note", ": one process at a time may use it, so give each its own (C18d)"
+            state = "note"
+            remark = ": one process at a time may use it, so give each its own (C18d)"
         text = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use{remark}"
         found.append(Remark(f"gpu {index}", state, text))
-    orphans = [row for row in _cells(contexts) if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))]
+    orphans = [
+        row
+        for row in _cells(contexts)
+        if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))
+    ]
     if orphans:
         held = " and ".join(f"process {process} holds {size} MiB" for process, size in orphans)
-        found.append(Remark("gpu memory", "note", f"{held}, but does not run here (C18e): another container's, or left "
-                            "behind; if it is yours, end it where it runs, or restart the session"))
+        found.append(
+            Remark(
+                "gpu memory",
+                "note",
+                f"{held}, but does not run here (C18e): another container's, or left "
+                "behind; if it is yours, end it where it runs, or restart the session",
+            )
+        )
     return found
 
 # %% ../../nbs/plan/doctor.ipynb #6135cb93
 def inspect_quota(answer: str) -> list[Remark]:  # of `kaggle quota`, as CSV or in columns
     "Say how many hours of each accelerator are left."
     rows = _cells(re.sub(r"[ \t]{2,}|[ \t]*\|[ \t]*", ",", answer))
-    return [Remark(f"quota {row[0].upper()}", "ok", ", ".join(row[1:])) for row in rows
-            if row and row[0].upper() in ("GPU", "TPU") and all(re.fullmatch(r"[\w .:/-]{0,40}", cell) for cell in row)]
+    return [
+        Remark(f"quota {row[0].upper()}", "ok", ", ".join(row[1:]))
+        for row in rows
+        if row
+        and row[0].upper() in ("GPU", "TPU")
+        and all(re.fullmatch(r"[\w .:/-]{0,40}", cell) for cell in row)
+    ]
 
 # %% ../../nbs/plan/doctor.ipynb #df7072ff
 def inspect_machine() -> list[Remark]:
     "Return remarks about this machine, good and bad, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
 
-    versions, chips, host = installed_packages(), tpu_chips(), find_platform()
-    xla, option = "torch_xla" in versions, "--format=csv,noheader,nounits"
-    requirements = importlib.metadata.requires("torch_xla") or [] if xla else []  # exact ones are in its extras
-    exact = {match[1]: match[2] for line in requirements if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
-    spins, policy = os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY")
+    versions = installed_packages()
+    chips = tpu_chips()
+    host = find_platform()
+    xla = "torch_xla" in versions
+    option = "--format=csv,noheader,nounits"
+    # exact ones are in its extras
+    requirements = importlib.metadata.requires("torch_xla") or [] if xla else []
+    exact = {
+        match[1]: match[2]
+        for line in requirements
+        if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))
+    }
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    policy = os.environ.get("OMP_WAIT_POLICY")
     return [
         *inspect_packages(versions, exact),
         *inspect_start(chips, xla),
         inspect_chips(chips, xla),
-        *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", option),
-                      _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", option)),
-        Remark("threads", "ok", f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
-               + (f"spin {spins} times, then block" if spins else f"do what OMP_WAIT_POLICY={policy} says")),
+        *inspect_gpus(
+            _answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", option),
+            _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", option),
+        ),
+        Remark(
+            "threads",
+            "ok",
+            f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
+            + (
+                f"spin {spins} times, then block"
+                if spins
+                else f"do what OMP_WAIT_POLICY={policy} says"
+            ),
+        ),
         *inspect_space(free_memory(), free_bytes(host.output_folder), host.output_folder),
         *inspect_quota(_answer("kaggle", "quota", "--csv") or _answer("kaggle", "quota")),
     ]
@@ -520,8 +770,16 @@ def small_decoder(device: "Device") -> tuple[Any, dict[str, Any]]:
     count = 4 * device.chips
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = GRUConfig(num_days=2, num_features=16, hidden=32, num_layers=1, patch=4, stride=4, dropout=0.0,
-                          day_dropout=0.0).build()
+        model = GRUConfig(
+            num_days=2,
+            num_features=16,
+            hidden=32,
+            num_layers=1,
+            patch=4,
+            stride=4,
+            dropout=0.0,
+            day_dropout=0.0,
+        ).build()
         features = torch.randn(count, 80, 16)
     return model, {"features": features, "day": torch.arange(count, dtype=torch.int32) % 2,
                    "frames": torch.full((count,), 20, dtype=torch.int32),
@@ -543,19 +801,25 @@ def check_decoder(device: "Device") -> str:
         replica = copy.deepcopy(model).to(features)
         logits = replica(features, day)
         if features.dtype == torch.float64:  # torch's own
-            losses = torch.nn.functional.ctc_loss(logits.log_softmax(-1).transpose(0, 1), labels, frames, counts,
-                                                  reduction="none")
+            losses = torch.nn.functional.ctc_loss(
+                logits.log_softmax(-1).transpose(0, 1), labels, frames, counts, reduction="none"
+            )
         else:
             losses = ctc_losses(logits, frames, labels, counts)
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(replica.parameters()))]
 
     expected = compute(**{**batch, "features": batch["features"].double()})
     actual = device.fetch(compute(**device.place(batch)))
-    worst = max((one - true).abs().max().item() / true.abs().max().item() for one, true in zip(actual, expected))
+    worst = max(
+        (one - true).abs().max().item() / true.abs().max().item()
+        for one, true in zip(actual, expected)
+    )
     if not worst <= _LARGEST_ERROR:  # NaN too
-        raise KitError(f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
-                       f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
-    chips = f"{device.chips} chip{'s' * (device.chips > 1)}"
+        raise KitError(
+            f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
+            f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly"
+        )
+    chips = f"{device.chips} chips" if device.chips > 1 else f"{device.chips} chip"
     return f"losses and gradient of {len(batch['day'])} trials on {chips}, error {worst:.0e}"
 
 # %% ../../nbs/plan/doctor.ipynb #e8c056cb
@@ -565,7 +829,9 @@ def check_steps(device: "Device") -> str:
     from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw
 
-    started, steps, memory = time.monotonic(), 36, [float(device.memory_bytes())]
+    started = time.monotonic()
+    steps = 36
+    memory = [float(device.memory_bytes())]
     model, batch = small_decoder(device)
     groups = [{"params": list(model.parameters()), "lr": 0.01, "weight_decay": 0.0}]
     model, optimizer = device.prepare(model, build_adamw(groups, eps=1e-8))
@@ -586,18 +852,28 @@ def check_steps(device: "Device") -> str:
             device.synchronize()
             memory.append(float(device.memory_bytes()))
     numbers = [value.item() for value in device.fetch(values)]
-    losses, norms = numbers[::2], numbers[1::2]
+    losses = numbers[::2]
+    norms = numbers[1::2]
     if not all(map(math.isfinite, numbers)) or not losses[-1] < losses[0]:
-        raise KitError(f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {steps} steps; it should fall")
+        raise KitError(
+            f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {steps} steps; it should "
+            "fall"
+        )
     if min(norms) < VANISHED:
         raise KitError(f"the gradient norm was {min(norms):.3g}; nothing trains")
     watch = GrowthWatch(len(memory) - 2)
     growth = max(watch.growth(4 * number, size) for number, size in enumerate(memory[1:], 1))
     initial, final = (f"{size / 1e6:,.0f} MB" for size in (memory[0], memory[-1]))
     if growth:
-        raise KitError(f"memory grows by {growth / 1e6:.3g} MB a step, steadily; {initial} before, {final} after")
-    return (f"{steps} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} products; "
-            f"loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {initial} before, {final} after")
+        raise KitError(
+            f"memory grows by {growth / 1e6:.3g} MB a step, steadily; {initial} before, {final} "
+            "after"
+        )
+    return (
+        f"{steps} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} "
+        f"products; loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {initial} before, {final} "
+        "after"
+    )
 
 # %% ../../nbs/plan/doctor.ipynb #6dbadd89
 _MARK = "b2t: "  # libraries write to the same stream
@@ -614,15 +890,22 @@ def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
     def open_it() -> str:
         devices.append(open_device(name))
         idle = torch.cuda.device_count() - devices[0].world if devices[0].kind == "cuda" else 0
-        return devices[0].label + f"; {idle} more GPUs idle" * (idle > 0)
+        label = devices[0].label
+        return f"{label}; {idle} more GPUs idle" if idle > 0 else label
 
-    parts = {"device": open_it, "decoder": lambda: check_decoder(devices[0]), "steps": lambda: check_steps(devices[0])}
+    parts = {
+        "device": open_it,
+        "decoder": lambda: check_decoder(devices[0]),
+        "steps": lambda: check_steps(devices[0]),
+    }
     for title, part in parts.items():
         print(_MARK + json.dumps({"begin": title}), flush=True)
         try:
             remark = Remark(title, "ok", part())
         except Exception as error:  # runtimes raise what they like, and the reader wants a line
-            message = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+            message = next(
+                (line.strip() for line in str(error).splitlines() if line.strip()), "no message"
+            )
             kind = "" if isinstance(error, KitError) else f"{type(error).__name__}: "
             remark = Remark(title, "problem", kind + message[:300])
         print(_MARK + json.dumps(asdict(remark)), flush=True)
@@ -658,10 +941,25 @@ def check_device(
     return remarks + [Remark(part, "problem", problem)] * bool(problem)
 
 # %% ../../nbs/plan/doctor.ipynb #8e504631
-BUNDLED = ("config.json", "metrics.jsonl", "seeds.json", "best", "decoding.json", "scores.json",
-           "checkpoints/*/state.json", "checkpoints/*/.complete", "eval/*/result.json", "eval/*/report.txt",
-           "decode/*/result.json", "plan*", "preflight*", "preflight/*", "*.log")
-_MOST_BYTES, _MOST_FILES = 2**21, 60  # of a file, whose end is taken; of one pattern
+BUNDLED = (
+    "config.json",
+    "metrics.jsonl",
+    "seeds.json",
+    "best",
+    "decoding.json",
+    "scores.json",
+    "checkpoints/*/state.json",
+    "checkpoints/*/.complete",
+    "eval/*/result.json",
+    "eval/*/report.txt",
+    "decode/*/result.json",
+    "plan*",
+    "preflight*",
+    "preflight/*",
+    "*.log",
+)
+_MOST_BYTES = 2**21  # of a file, whose end is taken
+_MOST_FILES = 60  # of one pattern
 _PRIVATE = re.compile(
     r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w+|glpat-[\w-]+|sk-[\w-]{16,}|AKIA[0-9A-Z]{12,}|AIza[\w-]{20,}"
     r"|KGAT_\w+|eyJ[\w-]{8,}\.[\w.-]+)"  # tokens
@@ -676,12 +974,20 @@ def without_private(text: str, sentences: Set[str] = frozenset()) -> str:
     "Return the text with `...` for tokens, addresses, folders and names, without lines that hold one of the sentences."
     from b2t_kit.text.phonemes import normalise
 
-    names = {Path.home().name, platform.node(), os.environ.get("USER", "")} - {"", "root", "localhost"}
+    names = {Path.home().name, platform.node(), os.environ.get("USER", "")} - {
+        "",
+        "root",
+        "localhost",
+    }
     private = re.compile("|".join(map(re.escape, names)) or r"(?!)")
     lines = []
     for line in text.splitlines():
         words = normalise(line)
-        line = "... (a line with a sentence)" if any(sentence in words for sentence in sentences) else line
+        line = (
+            "... (a line with a sentence)"
+            if any(sentence in words for sentence in sentences)
+            else line
+        )
         lines.append(private.sub("...", _PRIVATE.sub("...", line[:4000])))
     return "\n".join(lines) + "\n"
 
@@ -692,9 +998,15 @@ def _sentences(run: Path) -> set[str]:
 
     texts = set[str]()
     for path in (*run.glob("eval/*/trials.csv"), *run.glob("decode/*/sentences.csv")):
-        with suppress(csv.Error), open(regular_file(path), encoding="utf-8", errors="replace", newline="") as file:
+        with (
+            suppress(csv.Error),
+            open(regular_file(path), encoding="utf-8", errors="replace", newline="") as file,
+        ):
             for row in islice(csv.DictReader(file), 100_000):
-                texts |= {normalise(row.get(name) or "") for name in ("sentence", "sentence_label", "text")}
+                texts |= {
+                    normalise(row.get(name) or "")
+                    for name in ("sentence", "sentence_label", "text")
+                }
     return {text for text in texts if " " in text}
 
 # %% ../../nbs/plan/doctor.ipynb #26f250d2
@@ -708,18 +1020,35 @@ def bundle_run(
     run = Path(run)
     has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
     if not ((run / "config.json").is_file() and has_records) and not (run / "seeds.json").is_file():
-        raise KitError(f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints")
+        raise KitError(
+            f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints"
+        )
     target = run.resolve().parent if out is None else Path(out)
     target = target / f"{run.resolve().name}-report.zip" if target.is_dir() else target
     if target.suffix != ".zip":
         raise KitError(f"{target}: must end in .zip, or be a folder")
-    machine = {"python": platform.python_version(), "system": platform.platform(), "processors": os.cpu_count(),
-               "memory": psutil.virtual_memory().total, "tpu": tpu_chips(), "versions": installed_packages(),
-               "gpu": _answer("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"),
-               "remarks": [asdict(remark) for remark in inspect_machine()]}
-    texts, sentences, left_out = {"machine.json": without_private(json.dumps(machine, indent=1))}, _sentences(run), []
-    for path in (path for pattern in BUNDLED
-                 for path in islice(sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")]), _MOST_FILES)):
+    machine = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "memory": psutil.virtual_memory().total,
+        "tpu": tpu_chips(),
+        "versions": installed_packages(),
+        "gpu": _answer(
+            "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"
+        ),
+        "remarks": [asdict(remark) for remark in inspect_machine()],
+    }
+    texts = {"machine.json": without_private(json.dumps(machine, indent=1))}
+    sentences = _sentences(run)
+    left_out = []
+    for path in (
+        path
+        for pattern in BUNDLED
+        for path in islice(
+            sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")]), _MOST_FILES
+        )
+    ):
         name = path.relative_to(run).as_posix()
         try:
             if path.resolve() != run.resolve() / name:
@@ -728,14 +1057,26 @@ def bundle_run(
                 file.seek(max(0, path.stat().st_size - _MOST_BYTES))
                 data = file.read(_MOST_BYTES)
             encoding_of(data[:2**16] or b" ", name)
-            texts[re.sub(r"[^\w./-]", "_", name)] = without_private(data.decode("utf-8", "replace"), sentences)
+            texts[re.sub(r"[^\w./-]", "_", name)] = without_private(
+                data.decode("utf-8", "replace"), sentences
+            )
         except (OSError, KitError) as error:
             left_out.append(str(error))
-    texts["README.txt"] = "\n".join([
-        "A report of a b2t_kit run, written by `b2t doctor --bundle`. It holds no recordings, weights or sentences.",
-        "Replaced by ...: folders of absolute paths, tokens, addresses, the names of user and machine. A log may hold",
-        "other private text: read it before you publish it.", "", *sorted(texts), "", "Left out:",
-        *(left_out or ["nothing that was looked for"]), ""])
+    texts["README.txt"] = "\n".join(
+        [
+            "A report of a b2t_kit run, written by `b2t doctor --bundle`. It holds no recordings, "
+            "weights or sentences.",
+            "Replaced by ...: folders of absolute paths, tokens, addresses, the names of user and "
+            "machine. A log may hold",
+            "other private text: read it before you publish it.",
+            "",
+            *sorted(texts),
+            "",
+            "Left out:",
+            *(left_out or ["nothing that was looked for"]),
+            "",
+        ]
+    )
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(texts.items()):
@@ -743,5 +1084,6 @@ def bundle_run(
     return write_atomically(target, content.getvalue())
 
 # %% ../../nbs/plan/doctor.ipynb #6c53a665
-if __name__ == "__main__" and __spec__ is not None:  # `python -m b2t_kit.plan.doctor DEVICE`; a notebook has no spec
+# `python -m b2t_kit.plan.doctor DEVICE`; a notebook has no spec
+if __name__ == "__main__" and __spec__ is not None:
     run_checks(sys.argv[1])

@@ -343,23 +343,21 @@ def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
 # %% ../../nbs/publish/report.ipynb #f2792d65
 def features_picture(features: np.ndarray) -> str:  # (T, C) -> data address of a PNG
     "Return a recording: rows are electrodes, threshold crossings above spike-band power."
-    # (T, C / 8)
-    rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)
+    rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)  # (T, C / 8)
     length = len(rows) // 3 * 3
     cells = rows[:length].reshape(-1, 3, rows.shape[1]).mean(1) if length else rows
     return picture((cells.T + 1) / 2, "RdBu_r")
 
 
-# of posteriors, by articulation
-CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLANK)
+CLASS_ROWS = (*to_ids(name for group in GROUPS.values() for name in group), BLANK)  # of posteriors, by articulation
 
 
 def posteriors_picture(logits: np.ndarray, rows: Sequence[int] = CLASS_ROWS) -> str:  # (P, 41) -> address of a PNG
     "Posteriors over time, phonemes ordered by articulation, the blank at the bottom."
-    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    # the root makes small shares visible
-    return picture(np.sqrt(probabilities[:, rows].T), "Blues")
+    from scipy.special import softmax
+
+    probabilities = softmax(logits, axis=1)
+    return picture(np.sqrt(probabilities[:, rows].T), "Blues")  # the root makes small shares visible
 
 # %% ../../nbs/publish/report.ipynb #55ec6ea0
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from scipy.special import softmax
 
 from ..core.errors import KitError
 from ..core.files import as_png, check_writable, save_json, write_atomically
@@ -34,7 +35,8 @@ from ..all import open_task
 from ..training.log import show_run
 
 # %% ../../nbs/simulate/demo.ipynb #a44ac439
-RECORDINGS = SimulateConfig(sessions=3, trials=400, difficulty=0.5, bins_per_phoneme=18.0)  # that the demo trains on
+# that the demo trains on
+RECORDINGS = SimulateConfig(sessions=3, trials=400, difficulty=0.5, bins_per_phoneme=18.0)
 
 # %% ../../nbs/simulate/demo.ipynb #ff0c008b
 @dataclass(frozen=True)
@@ -51,32 +53,57 @@ class DemoResult:
     def to_dict(self) -> dict[str, Any]:
         "As it stands in result.json."
         return {
-            "per": self.decoder.per.rate, "linear_per": self.linear.per.rate,
-            "seconds": round(self.seconds, 1), "seed": self.seed, "trials": len(self.decoder.trials),
-            "decoder": self.decoder.to_dict(), "linear": self.linear.to_dict(),
-            "wer": self.words.wer.rate if self.words.wer else None, "words": self.words.to_dict(),
+            "per": self.decoder.per.rate,
+            "linear_per": self.linear.per.rate,
+            "seconds": round(self.seconds, 1),
+            "seed": self.seed,
+            "trials": len(self.decoder.trials),
+            "decoder": self.decoder.to_dict(),
+            "linear": self.linear.to_dict(),
+            "wer": self.words.wer.rate if self.words.wer else None,
+            "words": self.words.to_dict(),
             "submission": {"file": self.submission.path.name, "valid": not self.submission.faults},
         }
 
     def __repr__(self) -> str:
-        lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]
-        lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
-                  for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))]
+        lines = [
+            "",
+            "easy simulated recordings: phoneme error rate on sentences never seen in training",
+        ]
+        lines += [
+            f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
+            for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))
+        ]
         lines += ["", f"word error rate: {marked(self.words.wer, self.words.marks)}",
                   self.words.words, "",
                   "the first sentences, as they are and as they were decoded"]
         sentences = {trial.place: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:
             sentence = sentences[trial.info.place]
-            lines += [f"  {trial.info.sentence}", f"    {show(trial.true)}", f"    {show(trial.decoded)}",
-                      f"    {sentence or '(nothing)'}"]
+            lines += [
+                f"  {trial.info.sentence}",
+                f"    {show(trial.true)}",
+                f"    {show(trial.decoded)}",
+                f"    {sentence or '(nothing)'}",
+            ]
         figures = ", ".join(sorted(path.name for path in self.folder.glob("*.png")))
         live = f"  b2t live --run {self.folder / 'decoder'} --data {self.folder / 'data'}"
-        return "\n".join([
-            *lines, "", repr(self.submission), "", f"figures {figures} and result.json are in {self.folder}; "
-            f"{self.seconds:.0f} s, seed {self.seed}", "", "watch the decoder while a recording plays:", live,
-            "in a browser, where a simulated participant says what you type (pip install 'b2t_kit[live]'):",
-            f"{live} --source participant --page"])
+        return "\n".join(
+            [
+                *lines,
+                "",
+                repr(self.submission),
+                "",
+                f"figures {figures} and result.json are in {self.folder}; "
+                f"{self.seconds:.0f} s, seed {self.seed}",
+                "",
+                "watch the decoder while a recording plays:",
+                live,
+                "in a browser, where a simulated participant says what you type (pip install "
+                "'b2t_kit[live]'):",
+                f"{live} --source participant --page",
+            ]
+        )
 
 # %% ../../nbs/simulate/demo.ipynb #64c54e15
 def demo(
@@ -128,8 +155,7 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
     recording.imshow(smoothed.T, aspect="auto", cmap="RdBu_r", vmin=-1.5, vmax=1.5, interpolation="nearest",
                      extent=(0, end, smoothed.shape[1], 0))
     recording.set(ylabel="512 features", yticks=[], title=f'simulated recording of "{trial.sentence}"')
-    probabilities = np.exp(logits - logits.max(1, keepdims=True))
-    probabilities /= probabilities.sum(1, keepdims=True)
+    probabilities = softmax(logits, axis=1)
     seconds = (np.arange(len(logits)) + 0.5) * frame
     for label in range(1, len(PHONEMES)):
         silence = label == SILENCE

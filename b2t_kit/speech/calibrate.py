@@ -140,13 +140,13 @@ _NATS = 2.0  # entropy of all frames of a calibrated network for each one that i
 
 def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  # nats
     "Return the mean entropy of the frames."
+    from scipy.special import entr, softmax
+
     total, count = 0.0, 0
     for logits in trials:
-        rows = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature
-        weights = np.exp(rows)
-        sums = weights.sum(axis=1)
-        parts = weights * np.where(weights > 0, rows, 0.0)
-        total, count = total + float((np.log(sums) - parts.sum(axis=1) / sums).sum()), count + len(rows)
+        shares = softmax(logits.astype(np.float64) / temperature, axis=1)
+        total += float(entr(shares).sum())
+        count += len(shares)
     return total / max(count, 1)
 
 # %% ../../nbs/speech/calibrate.ipynb #8a36fcd4

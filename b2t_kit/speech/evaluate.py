@@ -111,6 +111,8 @@ def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]
 def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dict[str, dict[str, Any]]]:
     """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
     kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
+    from scipy.special import softmax
+
     tables: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
     for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
@@ -120,7 +122,7 @@ def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dic
             loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), divisor)
             sentences.append((number, math.exp(-loss), trial.decoded == trial.true))
             path = scores.argmax(1)
-            probabilities = np.exp(scores / divisor - np.logaddexp.reduce(scores / divisor, axis=1, keepdims=True))
+            probabilities = softmax(scores / divisor, axis=1)
             starts = np.flatnonzero(np.diff(path, prepend=-1))
             highest = np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0] if len(path) else ()
             hits = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder, exactly_one
+from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder
+from ..cli import exactly_one
 from ..cli import UNSET, option_value, fill_from_resume
 from ..core.settings import SEED, check_bounds, from_dict
 from ..core.program import SUCCESS
@@ -45,7 +46,11 @@ class SimulateTanks(HasSettings):
         from b2t_kit.tasks.eit_physics import simulate_folder
 
         config = replace(self.settings, seed=self.settings.seed + PARTS[self.part])
-        print(simulate_folder(Path(self.out) / self.part, config, self.processes, not sys.stderr.isatty()))
+        print(
+            simulate_folder(
+                Path(self.out) / self.part, config, self.processes, not sys.stderr.isatty()
+            )
+        )
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #3c3e537a
@@ -68,9 +73,18 @@ class _Original:
     precision: str = "auto"  # dtype of matrix products: auto, float32, bfloat16 or float16
 
     def __post_init__(self) -> None:
-        check_bounds(self, {
-            "global_batch_size": (1, 10**6), "epochs": (1, 10**9), "global_seed": SEED, "log_every": (1, 10**12),
-            "ckpt_every": (0, 10**12), "num_workers": (0, 1000), "samplingsteps": (1, 10_000)})
+        check_bounds(
+            self,
+            {
+                "global_batch_size": (1, 10**6),
+                "epochs": (1, 10**9),
+                "global_seed": SEED,
+                "log_every": (1, 10**12),
+                "ckpt_every": (0, 10**12),
+                "num_workers": (0, 1000),
+                "samplingsteps": (1, 10_000),
+            },
+        )
 
 # %% ../../nbs/tasks/verbs.ipynb #f4f962f7
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +140,30 @@ def training_of(options: TrainTomography) -> tuple[Any, Any]:  # the task and th
         raise KitError(f"data: {options.data} is a test set; train on simulated measurements")
     if options.model not in UNET_SIZES:
         raise KitError(f"model: '{options.model}' is unknown; choose {', '.join(UNET_SIZES)}")
-    size, original = options.global_batch_size, options.model == "cdeit"
-    config = EITConfig(UNET_SIZES[options.model], size, size, options.turns, options.samplingsteps or 1)
+    size = options.global_batch_size
+    original = options.model == "cdeit"
+    config = EITConfig(
+        UNET_SIZES[options.model], size, size, options.turns, options.samplingsteps or 1
+    )
     task = EITTask(options.data_path, config, options.num_workers, options.statistics)
     epochs = options.epochs if options.epochs is not None else (1400 if original else 3)
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
     overrides: dict[str, Any] = {
-        "log_every": options.log_every, "eval_every": options.ckpt_every, "checkpoint_every": options.ckpt_every}
+        "log_every": options.log_every,
+        "eval_every": options.ckpt_every,
+        "checkpoint_every": options.ckpt_every,
+    }
     return task, replace(
-        settings, seed=options.global_seed, device=options.device, precision=options.precision,
-        accumulation=options.accumulation, hours=options.hours, shard=options.shard, memory_guard=options.memory_guard,
-        **{name: value for name, value in overrides.items() if value is not None})
+        settings,
+        seed=options.global_seed,
+        device=options.device,
+        precision=options.precision,
+        accumulation=options.accumulation,
+        hours=options.hours,
+        shard=options.shard,
+        memory_guard=options.memory_guard,
+        **{name: value for name, value in overrides.items() if value is not None},
+    )
 
 # %% ../../nbs/tasks/verbs.ipynb #27accb5b
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +182,18 @@ class AssessTomography(_Original):
     def act(self) -> int:
         from b2t_kit.tasks.eit import assess
 
-        result = assess(self.data_path, self.data, self.run, self.out, steps=self.samplingsteps or 5,
-                        batch_size=self.global_batch_size, seed=self.global_seed, device=self.device,
-                        precision=self.precision, draws=self.draws)
+        result = assess(
+            self.data_path,
+            self.data,
+            self.run,
+            self.out,
+            steps=self.samplingsteps or 5,
+            batch_size=self.global_batch_size,
+            seed=self.global_seed,
+            device=self.device,
+            precision=self.precision,
+            draws=self.draws,
+        )
         if result.is_main:
             print(result)
         return SUCCESS
