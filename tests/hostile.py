@@ -239,11 +239,11 @@ SOURCES: dict[str, Source] = {
     "causal model": Source(several(nbest, copies("causal")), "causal/config.json causal/tokenizer.json", RESCORE, "json", "text"),
     "causal weights": Source(several(nbest, copies("causal")), "causal/model.safetensors", RESCORE, "bytes"),
     "kept scores": Source(scores, "scores.json", read_scores, "json"),
-    "rescoring weights": Source(WEIGHTS, "weights.json", call("llm:load_weights", "weights.json"), "json", ANY_JSON),
+    "rescoring weights": Source(WEIGHTS, "weights.json", call("rescore.llm:load_weights", "weights.json"), "json", ANY_JSON),
     "submission": Source(text(sub_csv=SUBMISSION), "sub.csv", "check-submission sub.csv", free="Unicode, non-finite"),
     "score": Source(text(r_csv="id,text\n0,we can\n1,you\n", h_csv="id,text\n0,we can\n1,you\n"), "r.csv h.csv",
                     "score --reference r.csv --hypothesis h.csv", free="Unicode, non-finite"),
-    "prompts": Source(text(t_csv="sentence\nHello you.\nWe can hear.\n"), "t.csv", call("simulate:read_prompts", "t.csv"), free="text"),
+    "prompts": Source(text(t_csv="sentence\nHello you.\nWe can hear.\n"), "t.csv", call("simulate.recordings:read_prompts", "t.csv"), free="text"),
     "published": Source(copies("base"), "base/best_checkpoint base/args.yaml", call("models.gru:load_pretrained", "base"), "torch", "text"),
     "measurements": Source(measurements, "0.npz 1.npz", read_measurements, "npz", "repeated"),
     "statistics": Source(statistics, "mean.pth std.pth", call("tasks.eit:read_statistics", "."), "torch", "repeated, Unicode"),
@@ -251,7 +251,7 @@ SOURCES: dict[str, Source] = {
         folder / "data.zip", folder / "hdf5_data_final", progress=False), "zip", "huge, Unicode, wrong shape"),
     "corpora": Source(text(days_csv="Date,Block number,Corpus\n2023-08-11,1,Switchboard\n2023-08-11,2,Random\n"), "days.csv",
                       call("publish.report:read_description", "days.csv"), free="text"),
-    "token": Source(text(token_txt="abcdef0123456789\n"), "token.txt", call("data.download:read_token", "token.txt"), free="text"),
+    "token": Source(text(token_txt="abcdef0123456789\n"), "token.txt", call("importers.download:read_token", "token.txt"), free="text"),
     "doctor's log": Source(text(log_txt=LOG), "log.txt", "doctor --log log.txt", free="text"),
 }
 

@@ -35,7 +35,8 @@ from b2t_kit.rescore.llm import CausalScorer
 from b2t_kit.decode import submission
 from b2t_kit.precision import Precision
 from b2t_kit.adapt import adapt
-from b2t_kit.speech import evaluate
+from b2t_kit.adapt import source as adapted_source
+from b2t_kit.speech import evaluate, logits as speech_logits
 from b2t_kit.adapt.adapt import AdaptConfig
 from b2t_kit.speech.decoder import load_decoder
 from b2t_kit.speech.logits import logits_key
@@ -83,7 +84,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     "What took long, in order: the network, a search of all trials, adapting, the large model."
     found: list[str] = []
-    for owner, name, what in ((evaluate, "decode", "network"), (decoding, "decode_trials", "search"),
+    for owner, name, what in ((speech_logits, "decode", "network"), (decoding, "decode_trials", "search"),
                               (adapt.AdaptingDecoder, "trial", "adapting"), (CausalScorer, "_scores", "large model")):
         def noted(*given, plain=getattr(owner, name), what=what, **named):
             found.append(what)
@@ -294,10 +295,10 @@ def stopped(command: str, number: int, owner: object, name: str, call: int) -> N
 
 WRITING = [(signal.SIGTERM, submission, "write_submission", 0), (signal.SIGINT, submission, "write_atomically", 0)]
 STOPS = {
-    RUN: [(signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
+    RUN: [(signal.SIGINT, speech_logits, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
           (signal.SIGINT, decoding.Sentences, "save", 0), *WRITING],
     f"{RUN} --adapt --adapt-copies 2": [(signal.SIGTERM, adapt.AdaptingDecoder, "trial", 2), *WRITING],
-    BOTH: [(signal.SIGINT, evaluate, "decode", 0), *WRITING],
+    BOTH: [(signal.SIGINT, speech_logits, "decode", 0), *WRITING],
 }
 
 
@@ -405,7 +406,7 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
         keys = [logits_key(*given) for given in (
             (decoder, val, plain), *((one, val, plain) for one in decoders), *((decoder, val, one) for one in devices),
             (decoder, test, plain))]
-        monkeypatch.setattr(evaluate, "LOGITS", evaluate.LOGITS + 1)
+        monkeypatch.setattr(speech_logits, "LOGITS", speech_logits.LOGITS + 1)
         keys.append(logits_key(decoder, val, plain))
     for change in (lambda trial: trial["input_features"].__setitem__((3, 5), 9), lambda trial: trial.attrs.update(ATTRIBUTE),
                    lambda trial: trial["seq_class_ids"].__setitem__(2, 39 - trial["seq_class_ids"][2])):
@@ -431,7 +432,7 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     changed = [replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
                for name, value in to_dict(AdaptConfig()).items()]
     keys += [adapted(), adapted(data="b"), adapted(search=searches[-1]), *map(adapted, changed)]
-    for key, module, version in ((lambda: search_key(searches[0]), searching, "SEARCH"), (adapted, decoding, "ADAPTED")):
+    for key, module, version in ((lambda: search_key(searches[0]), searching, "SEARCH"), (adapted, adapted_source, "ADAPTED")):
         monkeypatch.setattr(module, version, getattr(module, version) + 1)
         keys.append(key())
     assert len(set(map(content_hash, keys))) == len(keys) and content_hash(adapted()) == content_hash(keys[-1])

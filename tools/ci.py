@@ -186,9 +186,9 @@ def main() -> int:
                 f"--seconds {ENVS}/xla/seconds-all.json"),
     ]
     lanes = [
-        [("base", "ruff check && mypy --cache-dir=/dev/null"), ("base", "nbdev_test --path nbs/core.ipynb"),
+        [("base", "ruff check && mypy --cache-dir=/dev/null"), ("base", "nbdev_test --path nbs/core"),
          ("nbdev3", "python tools/in_step.py && python tools/same_cells.py")],
-        [("nbdev3", "nbdev-test nbs/core.ipynb && nbdev-test nbs/live")],
+        [("nbdev3", "nbdev-test nbs/core && nbdev-test nbs/live")],
     ]
     install_programs()
     with ThreadPoolExecutor(2) as both:
