@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files',
-           'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'IN_ORDER',
-           'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse',
-           'exactly_one', 'HasSettings', 'option_value', 'Validate', 'Train', 'initial_settings', 'fill_from_resume',
-           'train_here', 'checked_settings', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
+           'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WING_OF', 'ModelFile', 'VERBS', 'ELSEWHERE',
+           'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'option_words', 'refuse', 'exactly_one',
+           'HasSettings', 'option_value', 'Validate', 'Train', 'initial_settings', 'fill_from_resume', 'train_here',
+           'checked_settings', 'remembered_seeds', 'print_how_to_resume', 'train_in_parallel', 'ReadsRun',
            'ReadsRecordings', 'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Submit', 'CheckSubmission',
-           'ScoreSentences', 'all_verbs', 'verbs_of', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
+           'ScoreSentences', 'verbs_of', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
            'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
@@ -140,16 +140,33 @@ def option_value(words: Sequence[str], option: str) -> str | None:
     return (dict(zip(words, words[1:])) | attached).get(option)
 
 # %% ../nbs/cli.ipynb #972012c1
-WINGS = {  # folders that may be left out, and the first words of the verbs in their module `verbs`
-    "simulate": ("demo", "simulate"),
-    "importers": ("fetch", "convert"),
-    "rescore": ("rescore",),
-    "publish": ("combine", "report", "export", "runs", "show", "kernel"),
-    "plan": ("plan", "preflight", "doctor"),
-    "live": ("live",),
-    "tasks": ("eit", "codec"),
+WING_OF = {  # first word of a verb, in the order of `b2t --help` -> the wing whose module `verbs` has it; "": the path
+    "demo": "simulate",
+    "simulate": "simulate",
+    "fetch": "importers",
+    "validate": "",
+    "train": "",
+    "eval": "",
+    "decode": "",
+    "lm": "",
+    "rescore": "rescore",
+    "submit": "",
+    "combine": "publish",
+    "check-submission": "",
+    "score": "",
+    "report": "publish",
+    "export": "publish",
+    "runs": "publish",
+    "show": "publish",
+    "kernel": "publish",
+    "plan": "plan",
+    "preflight": "plan",
+    "doctor": "plan",
+    "convert": "importers",
+    "live": "live",
+    "eit": "tasks",
+    "codec": "tasks",
 }
-
 
 # %% ../nbs/cli.ipynb #526234b5
 @dataclass(frozen=True)
@@ -689,33 +706,26 @@ VERBS: dict[str, type] = {
     "check-submission": CheckSubmission,
     "score": ScoreSentences,
 }
-IN_ORDER = (  # of `b2t --help`, by first words
-    "demo simulate fetch validate train eval decode lm rescore submit combine check-submission score report "
-    "export runs show kernel plan preflight doctor convert live eit codec"
-).split()
 
 # %% ../nbs/cli.ipynb #65b560e0
-def all_verbs() -> dict[str, type]:
-    "Return every verb, with those of the wings that are there."
-    table = dict(VERBS)
-    for folder in WINGS:
-        verbs = wing(folder, "verbs")
-        if verbs:
-            table |= verbs.VERBS
-    names = sorted(table, key=lambda name: IN_ORDER.index(name.split()[0]))
-    return {name: table[name] for name in names}
-
-
-def verbs_of(first: str) -> dict[str, type]:
-    "Return the verbs that can begin with a word: those of the path, and of the wing that has it."
-    folder = next((folder for folder, words in WINGS.items() if first in words), "")
+def verbs_of(folder: str) -> dict[str, type]:
+    "Return the verbs of a wing, or of the path; none if the wing's folder is not there."
     verbs = wing(folder, "verbs") if folder else None
-    return VERBS | verbs.VERBS if verbs else VERBS
+    return verbs.VERBS if verbs else {} if folder else VERBS
+
+
+def all_verbs() -> dict[str, type]:
+    "Return every verb, with those of the wings that are there, in the order of `b2t --help`."
+    table: dict[str, type] = {}
+    for folder in dict.fromkeys(WING_OF.values()):
+        table |= verbs_of(folder)
+    order = list(WING_OF)
+    return {name: table[name] for name in sorted(table, key=lambda name: order.index(name.split()[0]))}
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
     "Return the verb that a command line names; raise `KitError` if there is none of that name."
-    for verbs in (verbs_of(words[0]), all_verbs()):
+    for verbs in (verbs_of(WING_OF.get(words[0], "")), all_verbs()):
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
                 return name, verbs[name]
@@ -998,7 +1008,7 @@ def do(words: list[str]) -> int:
                 dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
                 config=(tyro.conf.OmitArgPrefixes,))
         return SUCCESS
-    if not arguments or len(arguments) == 1 and first not in (verbs := verbs_of(first)) and any(
+    if not arguments or len(arguments) == 1 and first not in (verbs := verbs_of(WING_OF.get(first, ""))) and any(
             name.startswith(f"{first} ") for name in verbs):
         print_verbs(first)
         return SUCCESS if arguments != words else ERROR

@@ -89,8 +89,10 @@ def cells(root: Path) -> list[tuple[str, int, list[int], int]]:
     return rows
 
 
-PATH = ("train", "speech.train", "speech.evaluate", "speech.recipes", "speech.sentences", "decode.decode", "decode.combine",
-        "decode.submission")  # what takes one from recordings to a submission; the rest follows
+PATH = (  # what takes one from recordings to a submission; the rest follows
+    "train", "speech.train", "speech.evaluate", "speech.recipes", "speech.sentences",
+    "decode.decode", "decode.combine", "decode.submission",
+)
 
 
 def density(path: Path) -> dict[str, int]:
@@ -121,8 +123,11 @@ def density_table(root: Path) -> Iterator[str]:
             folders.setdefault("all", Counter()).update(density(path))
     folders["all"] = folders.pop("all")
     for name, row in folders.items():
-        per_line = [f"{row['nodes'] / row['code']:.1f}", *(f"{1000 * row[key] / row['code']:.0f}" for key in ("tuples", "long"))]
-        yield f"| `{name}` | {row['files']} | {row['lines']:,} | {row['statements']:,} | {' | '.join(per_line)} |"
+        nodes = row["nodes"] / row["code"]
+        tuples = 1000 * row["tuples"] / row["code"]
+        long = 1000 * row["long"] / row["code"]
+        yield (f"| `{name}` | {row['files']} | {row['lines']:,} | {row['statements']:,} | {nodes:.1f} | {tuples:.0f} "
+               f"| {long:.0f} |")
 
 
 def reached(root: Path) -> str:
