@@ -34,11 +34,14 @@ def found_in(*modules: str) -> ModuleType:
     raise ModuleNotFoundError(modules[0])
 
 
+ROOMS = {"arpa": "lm.arpa", "ngram": "lm.model", "lexicon": "lexicon.lexicon"}
+ROOMS_BEFORE = {"arpa": "lm", "ngram": "lm", "lexicon": "text.lexicon"}  # while language models were one module
+
+
 def room(name: str) -> ModuleType:
-    "A module of language models, by the name that it had before they were one."
-    if (Path(b2t_kit.__file__).parent / "lm.py").is_file():
-        return importlib.import_module("b2t_kit.lexicon.lexicon" if name == "lexicon" else "b2t_kit.lm")
-    return importlib.import_module(f"b2t_kit.lm.{name}")
+    "A module of words and language models, by the name that it has in this checkout."
+    is_one_module = (Path(b2t_kit.__file__).parent / "lm.py").is_file()
+    return importlib.import_module(f"b2t_kit.{(ROOMS_BEFORE if is_one_module else ROOMS)[name]}")
 
 
 def prepare(folder: Path, labels: Path | None, trials: int) -> None:
