@@ -1,8 +1,9 @@
 """What several files of tests share."""
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ from matplotlib.figure import Figure
 from commands import dot, tree
 
 collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """No test sees the variables that another one's commands have set: an interface of gloo's, a backend."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture

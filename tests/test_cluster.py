@@ -118,7 +118,8 @@ def test_a_name_that_is_a_loopback_address(
 ) -> None:
     """Debian's default: the network that leads to the first machine is chosen and said; a refusal where there is none."""
     for variable in ("GLOO_SOCKET_IFNAME", "MASTER_ADDR"):
-        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(variable, "")  # what was unset before is unset again after this test
+        monkeypatch.delenv(variable)
     own, master = socket.gethostname(), "first.example"
     monkeypatch.setenv("MASTER_ADDR", master)
     address = "127.0.0.1" if interface is None else "192.0.2.7"
@@ -137,7 +138,6 @@ def test_a_name_that_is_a_loopback_address(
     assert os.environ.get("GLOO_SOCKET_IFNAME", "") == interface
     assert ("network" in capsys.readouterr().out) == bool(interface)
     processes._choose_interface(Rank(rank=1, local_rank=1, world=2, local_world=2))  # one machine needs no network
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
 
 
 @pytest.mark.first_tier
