@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +43,11 @@ def __getattr__(name: str) -> Any:
     "Import a name when it is first used."
     if name not in EXPORTS:
         raise AttributeError(f"b2t_kit.all has no name '{name}'; it has {', '.join(__dir__())}")
-    module, attribute = EXPORTS[name]
-    return getattr(import_module(f"b2t_kit.{module}"), attribute)
+    place, attribute = EXPORTS[name]
+    module = wing(*place.split("."))
+    if module is None:
+        raise AttributeError(f"b2t_kit.all has no '{name}': the folder b2t_kit/{place.split('.')[0]} is left out here")
+    return getattr(module, attribute)
 
 
 def __dir__() -> list[str]:

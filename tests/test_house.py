@@ -164,6 +164,9 @@ from b2t_kit.cli import WING_OF, main
 assert main(["--help"]) == 0 and main(["decode", "--help"]) == 0 and main(["train", "--help"]) == 0
 for verb, wing in WING_OF.items():
     assert wing != sys.argv[1] or main([verb]) == 2, verb
+import b2t_kit.all
+for name, (place, _) in b2t_kit.all.EXPORTS.items():
+    assert hasattr(b2t_kit.all, name) == (place.split(".")[0] != sys.argv[1]), name
 """
 
 

@@ -22,16 +22,16 @@ from ..data.batches import smooth
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..decode.decode import Sentences, decode_run
 from ..decode.files import read_trials
-from ..all import memory_check
+from ..all import memory_check, open_task
 from ..decode.submission import SubmissionCheck, submit
 from .recordings import SimulateConfig, simulate
 from ..speech.evaluate import Evaluation, evaluate_run
 from ..speech.recipes import linear, tiny
 from ..speech.task import SpeechRun
+from ..speech.train import train_decoder
 from ..text.metrics import marked
 from ..text.phonemes import PHONEMES, SILENCE, show
-from ..train import train, uninterrupted
-from ..all import open_task
+from ..train import uninterrupted
 from ..training.log import show_run
 
 # %% ../../nbs/simulate/demo.ipynb #a44ac439
@@ -121,7 +121,8 @@ def demo(
     for name, run in zip(("decoder", "linear"), runs or (tiny(), linear())):
         print(f"\ntraining the {name}", flush=True)
         task = open_task(run, out / "data")
-        uninterrupted(train(task, replace(run.train, seed=seed), out / name, check_memory=memory_check()))
+        run = replace(run, train=replace(run.train, seed=seed))
+        uninterrupted(train_decoder(task, run, out / name, check_memory=memory_check()))
         task.close()
         evaluations.append(evaluate_run(out / name, out / "data", device=run.train.device))
     write_atomically(out / "training.png", as_png(show_run(out / "decoder", out / "linear"), 72))
