@@ -8,14 +8,15 @@ __all__ = ['MOST_DISTURBED', 'STRICT', 'T15_DATES', 'TRAINING_ONLY', 'TRAIN_BLOC
            'FINAL_LENGTHENING', 'MEAN_LABELS', 'BLEND', 'ARRAY_SIZE', 'NUM_ELECTRODES', 'TUNING', 'INFORMATION',
            'LEADS', 'LAG_SPREAD', 'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE',
            'SHARED_FACTORS', 'SHARED_DEPTH', 'SHARED_SIGN', 'SPIKE_POWER', 'COMMON_DEPTH', 'COMMON_REACH',
-           'COUPLED_COUNT', 'COUPLED_RANGE', 'COUPLED_SPIKES', 'PAIRED_SHARE', 'HEARD_TWICE', 'DRIFT_DAYS', 'PERMANENT',
-           'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS',
-           'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH', 'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED',
-           'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS', 'LAPSE_GAIN', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW',
-           'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION', 'Prompt', 'labels_of', 'read_prompts', 'SimulateConfig',
-           'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing', 'trajectory', 'Participant',
-           'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial', 'tuning_gain', 'misspoken',
-           'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'write_session', 'simulate']
+           'COUPLED_COUNT', 'COUPLED_RANGE', 'COUPLED_SPIKES', 'COUPLED_TUNING', 'PAIRED_SHARE', 'HEARD_TWICE',
+           'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS',
+           'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH', 'POWER_SHAPE', 'POWER_DEPTH',
+           'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS', 'LAPSE_GAIN', 'SMALLEST_SPREAD',
+           'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION', 'Prompt', 'labels_of', 'read_prompts',
+           'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing',
+           'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial',
+           'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'write_session',
+           'simulate']
 
 # %% ../../nbs/simulate/recordings.ipynb #4f617d04
 import csv
@@ -195,6 +196,7 @@ STRICT = SimulateConfig(
     lost=0.05,
     tempo=0.1,
     wrong_labels=0.02,
+    coupling=1.0,
 )
 
 # %% ../../nbs/simulate/recordings.ipynb #130a59a7
@@ -424,13 +426,12 @@ SPIKE_POWER = 0.24  # what one crossing adds to the power
 # with `coupling`: one source for all arrays, fewer crossings, and power that is mostly theirs
 COMMON_DEPTH = 0.23  # effect on the log rate, and on the hum
 COMMON_REACH = (1.0, 1.0, 0.8, 0.1)  # on each array
-# MEAN_COUNT, its log spread, SPIKE_POWER
-COUPLED_COUNT = 0.11
-COUPLED_RANGE = 1.0
-COUPLED_SPIKES = 1.8
-# of pairs of neighbours; of the crossings in such a pair, heard by both
-PAIRED_SHARE = 0.17
-HEARD_TWICE = 0.5
+COUPLED_COUNT = 0.11  # in place of MEAN_COUNT
+COUPLED_RANGE = 1.0  # standard deviation of its logarithm over electrodes; 0.5 without coupling
+COUPLED_SPIKES = 1.8  # in place of SPIKE_POWER
+COUPLED_TUNING = 3.0  # factor of TUNING: sparse crossings say less, so each is tuned more deeply
+PAIRED_SHARE = 0.17  # share of the pairs of neighbours that hear the same neurons
+HEARD_TWICE = 0.5  # share of the crossings in such a pair that both hear
 
 # %% ../../nbs/simulate/recordings.ipynb #410abb8c
 class Participant:
@@ -460,6 +461,7 @@ class Participant:
         self.depth = (
             depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
         )
+        self.depth *= 1 + coupling * (COUPLED_TUNING - 1)
         # (256, G) standard normal; the part of the tuning that never changes, also of the distant
         # neurons in the power
         self.tuning = rng.standard_normal(shape)
