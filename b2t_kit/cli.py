@@ -266,7 +266,7 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
 
 # %% ../nbs/cli.ipynb #cd9f9215
 def fill_from_resume(verb: Any) -> Any:
-    "Fill options that are not given with those in `resume.json`; raise `KitError` for an unknown one."
+    "Fill options that are not given with those in `resume.json`."
     from b2t_kit.training.run import RESUME
 
     hints, options = get_type_hints(type(verb)), type(verb).__dataclass_fields__
@@ -724,7 +724,7 @@ def all_verbs() -> dict[str, type]:
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
-    "Return the verb that a command line names; raise `KitError` if there is none of that name."
+    "Return the verb that a command line names."
     for verbs in (verbs_of(WING_OF.get(words[0], "")), all_verbs()):
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
@@ -875,7 +875,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
 # %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
-    "Return the verb that a command line means; raise `KitError`, or exit after `--help`."
+    "Return the verb that a command line means; exits after `--help`."
     name, verb = find_verb(words)
     program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
