@@ -59,7 +59,7 @@ def simulate(
     out: str | Path,  # new folder for the recordings
     **settings: Any,  # of `SimulateConfig`, such as sessions=3, trials=400
 ) -> Path:
-    "Write simulated recordings in the T15 format; `KitError` names a setting that does not exist. Returns the folder."
+    "Write simulated recordings in the T15 format. Returns the folder."
     recordings = wing("simulate", "recordings")
     if recordings is None:
         raise KitError("simulate: the folder b2t_kit/simulate is not in this installation")
@@ -71,7 +71,7 @@ def recipe(
     name: str = "tiny",  # `b2t train --help` lists the names
     **settings: Any,  # changes by short name, such as steps=100, hidden=256
 ) -> SpeechRun:
-    "Return the settings of a named run; `KitError` names a recipe or a setting that does not exist."
+    "Return the settings of a named run."
     from b2t_kit.speech import recipes
 
     return override(recipes.recipe(name), settings)
@@ -103,7 +103,7 @@ def train(
     resume: bool = False,  # continue the run in `out`
     quiet: bool = False,  # print and show nothing
 ) -> Result:
-    "Train a recipe, or continue to; raise `KitError` with one line that names the fault."
+    "Train a recipe, or continue to train it."
     from b2t_kit.speech.train import settings_to_train, train_decoder
 
     run = settings_to_train(run)

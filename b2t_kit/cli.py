@@ -11,7 +11,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'ReadsRecordings', 'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'Perplexity', 'Submit', 'CheckSubmission',
            'ScoreSentences', 'verbs_of', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
-           'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main']
+           'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main', 'command_in']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -25,7 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stderr
+from contextlib import ExitStack, chdir, closing, contextmanager, nullcontext, redirect_stderr
 from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
@@ -43,8 +43,8 @@ from . import __version__
 from .core.errors import KitError
 from .core.files import check_target, load_json, locked, new_folders, read_text, save_json
 from .core.processes import find_rank, lost_contact
-from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, report_progress, run_program
-from .core.program import say_once, wing
+from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, environment_with
+from .core.program import report_progress, run_program, say_once, wing
 from .core.settings import SEED, TEMPERATURE, check_bounds, converted, leaves, number_in
 from .core.settings import override
 
@@ -266,7 +266,7 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
 
 # %% ../nbs/cli.ipynb #cd9f9215
 def fill_from_resume(verb: Any) -> Any:
-    "Fill options that are not given with those in `resume.json`; raise `KitError` for an unknown one."
+    "Fill options that are not given with those in `resume.json`."
     from b2t_kit.training.run import RESUME
 
     hints, options = get_type_hints(type(verb)), type(verb).__dataclass_fields__
@@ -724,7 +724,7 @@ def all_verbs() -> dict[str, type]:
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
-    "Return the verb that a command line names; raise `KitError` if there is none of that name."
+    "Return the verb that a command line names."
     for verbs in (verbs_of(WING_OF.get(words[0], "")), all_verbs()):
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
@@ -875,7 +875,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
 # %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
-    "Return the verb that a command line means; raise `KitError`, or exit after `--help`."
+    "Return the verb that a command line means; exits after `--help`."
     name, verb = find_verb(words)
     program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
@@ -1037,6 +1037,23 @@ def main(words: list[str] | None = None) -> int:
     if not {"matplotlib", "IPython"} & set(sys.modules):  # figures go to files, whatever backend is set
         os.environ["MPLBACKEND"] = "agg"
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
+
+# %% ../nbs/cli.ipynb #c0a1e7f5
+def command_in(folder: str | Path) -> Callable[[str], tuple[int, str, str]]:
+    "Return what runs a command line in a folder: its exit status, output and errors; for pages."
+    from IPython.utils.capture import capture_output
+
+    def run(command: str) -> tuple[int, str, str]:
+        with ExitStack() as stack:
+            output = stack.enter_context(redirect_stdout(StringIO()))
+            errors = stack.enter_context(redirect_stderr(StringIO()))
+            stack.enter_context(capture_output(stdout=False, stderr=False))  # figures that it displays
+            stack.enter_context(chdir(folder))
+            stack.enter_context(environment_with({"COLUMNS": "100"}))
+            status = main(shlex.split(command))
+        return status, output.getvalue(), errors.getvalue()
+
+    return run
 
 # %% ../nbs/cli.ipynb #08a14fe9
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec

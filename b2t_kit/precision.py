@@ -44,7 +44,7 @@ def resolve_precision(
     device_type: str = "cpu",  # "cpu", "cuda", "xla" or "tpu"
     capability: tuple[int, int] | None = None,  # compute capability, needed for "cuda"
 ) -> Precision:
-    "Choose the policy for a device; a request that cannot work raises `KitError`."
+    "Choose the policy for a device."
     if requested != "auto" and requested not in COMPUTE_TYPES:
         raise KitError(
             f"precision '{requested}' is unknown; choose auto, {', '.join(COMPUTE_TYPES)}"
@@ -148,7 +148,7 @@ def canary(
     device: torch.device | str = "cpu",  # where the sum is computed
     dtype: torch.dtype = torch.float32,  # another type only to see the test fail
 ) -> None:
-    "Check that float32 on `device` is float32; raise `KitError` if it is not."
+    "Check that float32 on `device` is float32."
     one = torch.ones((), device=device, dtype=dtype)
     if (one + 2.0**-12).item() == 1.0:
         raise KitError(
@@ -172,7 +172,7 @@ def _refuse_reduced(what: str, tensors: Mapping[str, torch.Tensor], remedy: str)
 def audit_parameters(
     model: nn.Module,  # with parameters and buffers on any device
 ) -> None:
-    "Check that all parameters and floating-point buffers are float32; raise `KitError` if not."
+    "Check that all parameters and floating-point buffers are float32."
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     _refuse_reduced("parameters", tensors, "build the model in float32 and compute under autocast")
 
@@ -180,7 +180,7 @@ def audit_parameters(
 def audit_gradients(
     model: nn.Module,  # after a backward pass
 ) -> None:
-    "Check that all gradients are float32, as optimizer and loss scaler expect; raise `KitError` if not."
+    "Check that all gradients are float32, as optimizer and loss scaler expect."
     gradients = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
@@ -195,7 +195,7 @@ def audit_optimizer(
     optimizer: torch.optim.Optimizer,  # with or without state
     model: nn.Module,  # gives parameter names for messages
 ) -> None:
-    "Check that an optimizer's state is float32; raise `KitError` if not."
+    "Check that an optimizer's state is float32."
     names = {parameter: name for name, parameter in model.named_parameters()}
     state = {
         f"{key} of {names.get(parameter, f'parameter {number}')}": value

@@ -93,7 +93,7 @@ def train_seeds(
     quiet: bool = False,  # print and show nothing
     check_memory: MemoryCheck | None = None,  # as for `train`
 ) -> dict[str, Any]:  # as in seeds.json: metric, value by seed, mean, sd, min, max
-    "Train once per seed and return the spread of the best validation; raise `KitError` as `train` does."
+    "Train once per seed and return the spread of the best validation."
     folders = {seed: Path(out) / f"seed_{seed}" for seed in seeds}
     for folder in folders.values():
         check_resumable(folder, resume and folder.is_dir())

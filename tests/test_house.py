@@ -178,6 +178,15 @@ def test_a_wing_can_be_left_out(wing, tmp_path):
     run(sys.executable, "-c", ONLY_HERE + WITHOUT_ONE, wing, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
+def test_no_help_text_names_an_exception(capsys):
+    "A help text says what an option does, its unit and its default."
+    from b2t_kit.cli import all_verbs, main
+
+    for verb in all_verbs():
+        assert main([*verb.split(), "--help"]) == 0
+    assert "KitError" not in capsys.readouterr().out
+
+
 @pytest.mark.second_tier
 def test_the_core_works_without_its_wings(tmp_path):
     "A copy without their folders: every module and every test's module is imported, and the command line answers."

@@ -39,7 +39,7 @@ from ..training.checkpoint import read_part, tensors_hash
 # %% ../../nbs/adapt/adapt.ipynb #2011dd05
 @dataclass(frozen=True)
 class AdaptConfig:
-    "Settings of adaptation while decoding; the defaults are those of DietCORP. Invalid values raise `KitError`."
+    "Settings of adaptation while decoding; the defaults are those of DietCORP."
 
     copies: int = 64  # augmented copies of a trial in its step, at least 1
     lr: float | None = None  # learning rate of AdamW; None: 3e-5 for a patch embedding, 1e-3 for a day layer

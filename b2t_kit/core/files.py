@@ -311,7 +311,7 @@ _MAX_TEXT = 1 << 30
 
 
 def read_bytes(path: str | Path) -> bytes:
-    "Return the content of a file; raise `KitError` if it cannot be read or is too large."
+    "Return the content of a file that is not too large."
     try:
         with open(regular_file(path), "rb") as file:
             data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
@@ -325,7 +325,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 # %% ../../nbs/core/files.ipynb #c8a095f6
 def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" line ends
-    "Return the text of a UTF-8 file; raise `KitError` if it cannot be read."
+    "Return the text of a UTF-8 file."
     try:
         return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -362,7 +362,7 @@ def parse_json(text: str | bytes) -> Any:
 
 # %% ../../nbs/core/files.ipynb #fa9b67e1
 def load_json(path: str | Path) -> Any:
-    "Read a JSON file; raise `KitError` that names a missing or broken one."
+    "Read a JSON file."
     try:
         return parse_json(read_bytes(path))
     except ValueError as error:

@@ -36,7 +36,7 @@ class Rank:
 
 # %% ../../nbs/core/processes.ipynb #698b6956
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
-    "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
+    "Return this process's place, from the launcher's variables."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(
         environment

@@ -49,7 +49,7 @@ def converted(
     annotation: Any,  # the field's type
     name: str,  # the field's dotted name, for the message
 ) -> Any:
-    "Return `value` as a field's type: lists become tuples, 3 is a float, 3.5 is not an int. Raises `KitError`."
+    "Return `value` as a field's type: lists become tuples, 3 is a float, 3.5 is not an int."
     for kind in kinds_of(annotation):
         origin = typing.get_origin(kind)
         parts = typing.get_args(kind)
@@ -122,7 +122,7 @@ def override(
     config: Any,  # a dataclass instance; not changed
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
 ) -> Any:
-    "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
+    "Return a copy of `config` with some settings replaced."
     settings = leaves(config)
     changes = dict[str, Any]()
     for name, value in values.items():

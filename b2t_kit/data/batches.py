@@ -43,7 +43,7 @@ def num_patches(bins: int, patch: int, stride: int, partial: bool = False) -> in
 
 @dataclass(frozen=True)
 class Frames:
-    "How a model turns bins into frames; raises `KitError` for a patch or a stride below 1."
+    "How a model turns bins into frames."
     patch: int = 14  # bins that a frame sees
     stride: int = 4  # bins from one frame to the next
     partial: bool = False  # a last incomplete patch has a frame too
@@ -725,7 +725,7 @@ def smooth(
     num_bins: torch.Tensor | None = None,  # (B,) int32 bins of each trial; if given, padding is set to zero
     causal: bool = False,  # smooth with the present bin and those before it
 ) -> torch.Tensor:  # (B, T, C), or if "valid" and sigma is 2 (B, T - 8, C), causal (B, T - 4, C)
-    "Return the features, smoothed along time; raise `KitError` if `mode` is unknown."
+    "Return the features, smoothed along time."
     if mode not in ("same", "valid"):
         raise KitError(f"smoothing mode '{mode}' is unknown; there are same and valid")
     if sigma <= 0:
@@ -751,7 +751,7 @@ MOST_SMOOTH = 39.0  # bins; of a wider Gaussian every tap is below 1 %, and so d
 
 @dataclass(frozen=True)
 class Augment:
-    "The strength of each augmentation; the defaults are the T15 baseline's. Raises `KitError` if one is out of bounds."
+    "The strength of each augmentation; the defaults are the T15 baseline's."
     white_noise: float = 1.0  # standard deviation of noise added to every bin and channel
     offset: float = 0.2  # standard deviation of a constant added to each channel for a whole trial
     gain: float = 0.0  # standard deviation of a factor around 1 for each channel and trial

@@ -44,7 +44,7 @@ class _Disk(io.FileIO):
 
 
 class NewFile(h5py.File):
-    "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
+    "An HDF5 file that gets its name when its block ends without an error."
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SessionWriter(AbstractContextManager):
         self.file = NewFile(self.path)
 
     def write(self, trial: Trial) -> None:
-        "Append a trial, under the next number; raise `KitError` if it is not valid or cannot be written."
+        "Append a trial, under the next number."
         self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
         labelled = self.split != "test"
         session = self.path.parent.name

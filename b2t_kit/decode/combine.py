@@ -73,7 +73,7 @@ def average_files(
     out: str | Path,  # the file to write; it appears only when complete
     temperatures: Sequence[float] = (),  # what those of each model are divided by; none: nothing
 ) -> Path:
-    "Write the average of files of logits, and return the path; raise `KitError` unless all hold the same trials."
+    "Write the average of files of logits, and return the path."
     from b2t_kit.speech.logits import write_logits
 
     if not paths:
@@ -268,7 +268,7 @@ def evaluate_runs(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
-    "Score each run and the average of their logits, and write both; raise `KitError` if they do not fit together."
+    "Score each run and the average of their logits, and write both."
     from b2t_kit.speech.evaluate import (
         certainty_of, evaluate_run, training_recordings, save_evaluation,
     )
@@ -315,7 +315,7 @@ def decode_runs(
     out: str | Path | None = None,  # output folder; None: beside the first run
     **options: Any,  # other fields of `DecodeOptions`, and for an average arguments of `decode_sentences`
 ) -> Sentences:
-    "Decode a split with several runs together, and write its sentences; raise `KitError` as `decode_sentences`."
+    "Decode a split with several runs together, and write its sentences."
     from b2t_kit.speech.evaluate import training_recordings
 
     folders = run_list(runs)

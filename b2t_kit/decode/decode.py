@@ -97,7 +97,7 @@ class LogitSource:
         raise NotImplementedError
 
     def read(self, folder: Path) -> SplitLogits:
-        "Return the logits, for results in a folder; raise `KitError` if they cannot be read."
+        "Return the logits, for results in a folder."
         raise NotImplementedError
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
@@ -438,7 +438,6 @@ class Decoding:
         progress: Callable[[str], object] = str,  # called with progress messages
         to_tune: bool = False,  # refuse trials without a known sentence, before words are chosen
     ) -> None:
-        "Raise `KitError` if an input is missing or invalid."
         self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
         self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
@@ -506,7 +505,7 @@ def decode_sentences(
     progress: Callable[[str], object] = str,  # called with progress messages
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
-    "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
+    "Decode a split; writes sentences.csv, nbest.jsonl, result.json."
     folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
     with new_folders(folder), locked(folder):
         decoding = Decoding(source, choices, folder, progress, to_tune=tune)
@@ -535,7 +534,7 @@ class WordCounter:
         sentences: Iterable[str | None],  # to be scored
         training: Iterable[str | None] = (),  # of which a language model is made if none is named
     ) -> None:
-        "Read or make the language model; raise `KitError` if it or the weights cannot be used."
+        "Read or make the language model."
         truths = tuple(sentence for sentence in sentences if sentence)
         known = tuple(sentence for sentence in training if sentence)
         lexicon, model = choose_words(config.lm, exclude=truths, training=known)

@@ -39,7 +39,7 @@ from ..text.tables import UNNAMED, keys_of
 
 # %% ../../nbs/decode/files.ipynb #68dd3f85
 def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # (P, 41) float32 or float64
-    "Return the logits of one trial as an array; raise `KitError` with their name if they cannot be logits."
+    "Return the logits of one trial as an array."
     rows = np.asarray(logits)
     if rows.ndim != 2 or rows.shape[1] != len(PHONEMES):
         transposed = rows.ndim == 2 and rows.shape[0] == len(PHONEMES)
@@ -106,7 +106,7 @@ def read_trials(
     order: ClassOrder | None = None,  # of the classes, from `class_order`; None: as the file says, or the kit's
     foreign: bool = False,  # of another program: padding is cut off
 ) -> list[LogitTrial]:  # sorted by session, block and trial
-    "Return the trials of a file; raise `KitError` naming the file and the group at fault."
+    "Return the trials of a file."
     path = Path(path)
     has_suffix = path.suffix.lower() in (".h5", ".hdf5", *OTHER_FILES)
     if not has_suffix and path.is_file() and not is_hdf5(path):
@@ -280,7 +280,7 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
 
 # %% ../../nbs/decode/files.ipynb #ea40c2d5
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
-    "Return the arrays of a NumPy, PyTorch or safetensors file by name; raise `KitError` for any other."
+    "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     if not regular_file(path).exists():
         raise KitError(f"{path}: does not exist")
     if path.suffix.lower() in (".pkl", ".pickle"):
@@ -413,7 +413,7 @@ def trials_of(
     arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None
 ) -> list[LogitTrial]:
     """Return the trials of arrays, each (frames, 41), called as it is, or (trials, frames, 41); beside one of several
-    trials, numbers called lengths cut them, and all else is left out. Raises `KitError` for any other."""
+    trials, numbers called lengths cut them, and all else is left out."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
     notes: tuple[str, ...] = ()
     if len(batches) == 1:
@@ -775,7 +775,7 @@ def write_nbest(path: str | Path, trials: Iterable[DecodedTrial]) -> Path:
 
 # %% ../../nbs/decode/files.ipynb #1c60a119
 def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
-    "Yield the trials of a file that `write_nbest` wrote; raise `KitError` naming the file and the line at fault."
+    "Yield the trials of a file that `write_nbest` wrote."
     try:
         with open(regular_file(path), encoding="utf-8") as file:
             number = 0

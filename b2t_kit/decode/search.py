@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 # %% ../../nbs/decode/search.ipynb #21d2d3b9
 @dataclass(frozen=True)
 class SearchConfig:
-    "Settings of a search; raises `KitError` for values out of range."
+    "Settings of a search."
 
     acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
     blank_penalty: float = 9.0  # divides the probability of the blank; 1 leaves it unchanged
@@ -497,8 +497,7 @@ def parse_hotwords(
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
-    """Return the words of a list; raise `KitError` with the line at fault. Of a phrase, each word is
-    expected."""
+    """Return the words of a list. Of a phrase, each word is expected."""
     tokens = (plain_typography(line.split("#")[0]).split() for line in lines)
     rows = list(islice((row for row in enumerate(tokens, 1) if row[1]), _MAX_HOTWORDS + 1))
     hotwords: dict[str, Hotword] = {}
@@ -551,7 +550,7 @@ def parse_hotwords(
 
 # %% ../../nbs/decode/search.ipynb #075526f2
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
-    "Return the words of a file; raise `KitError` with the file and line at fault."
+    "Return the words of a file."
     return parse_hotwords(read_text(path).split("\n"), str(path), own)
 
 # %% ../../nbs/decode/search.ipynb #c1f1034f
@@ -651,7 +650,7 @@ class Stream:
             array[1:] = array[-1:]  # all zeros: makes the memory ours
 
     def push(self, frames: np.ndarray) -> None:
-        "Process logits of the next frame (41,), or of several (n, 41); raise `KitError` if they cannot be logits."
+        "Process logits of the next frame (41,), or of several (n, 41)."
         frames = np.atleast_2d(np.asarray(frames))
         self.rows.append(
             self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on")
@@ -786,8 +785,7 @@ class BeamSearch:
         return build_trie(self.lexicon.entries, self.entries["alone"])
 
     def decode(self, logits: np.ndarray, name: str = "logits") -> list[Hypothesis]:
-        """Return the n-best list of a trial from logits (P, 41), best first; empty if no sentence fits. Raises
-        `KitError` with their name if they cannot be logits."""
+        """Return the n-best list of a trial from logits (P, 41), best first; empty if no sentence fits."""
         rows = self.log_probs(logits, name)
         return self.scored(rows, self.propose(rows))
 
@@ -813,7 +811,7 @@ class BeamSearch:
         return Stream(self, before)
 
     def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
-        "Return ln of the class probabilities at the settings of this search; raise `KitError` for invalid logits."
+        "Return ln of the class probabilities at the settings of this search."
         return log_probs(
             tempered(check_logits(logits, name), self.temperature),
             math.log(self.config.blank_penalty),

@@ -157,7 +157,7 @@ def submit(
     together: str = "pool",  # how several runs decode together
     **options: Any,  # of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
-    "Decode the test split into a submission. Raises `KitError`."
+    "Decode the test split into a submission."
     from b2t_kit.decode.combine import decode_runs
     from b2t_kit.decode.decode import RunLogits, decode_sentences
     from b2t_kit.speech.decoder import load_decoder
@@ -230,7 +230,7 @@ def score(
     hypothesis: str | Path,  # what was decoded: a table of the same trials
     json: str | Path | None = None,  # file for the result; None: none
 ) -> Score:
-    "Score a file of sentences. Raises `KitError` that names the file and the fault."
+    "Score a file of sentences."
     if json is not None:
         check_target(json, (reference, hypothesis))
     tables = [read_table(reference, "said"), read_table(hypothesis)]

@@ -142,7 +142,7 @@ def tune(
     hotwords: Sequence[Hotword] = (),  # words that are expected
     days: Sequence[str] | None = None,  # session of each trial, to score each half by the other; None: do not
 ) -> Tuning:
-    "Return the best weights for these trials; raise `KitError` if they have no true sentences."
+    "Return the best weights for these trials, which need true sentences."
     texts = [normalise(truth).split() for truth in truths]
     lengths = np.array(list(map(len, texts)))
     searches = dict[SearchConfig, SearchResult]()
@@ -280,7 +280,7 @@ class TuningRecord:
 
 
 def read_tuning(path: Path) -> TuningRecord:
-    "Return the record of tuned weights, an empty one if decoding.json is missing; raise `KitError` if it is none."
+    "Return the record of tuned weights, an empty one if decoding.json is missing."
     if not os.path.lexists(path):
         return TuningRecord(path)
     record = load_json(path)

@@ -129,7 +129,7 @@ def make_model(
     vocabulary: Sequence[str],
     english: English,
 ) -> LanguageModel:
-    "Return a mixture of the training sentences and general English; raise `KitError` if a file cannot be used."
+    "Return a mixture of the training sentences and general English."
     guard = LeakGuard(scored, "drop")
     different = dict.fromkeys(" ".join(normalise(one).split()) for one in training)
     kept = [one for one in different if one and guard(one.split(), "the training sentences")]
@@ -170,7 +170,7 @@ def kept_model(
     english: English,  # these four as for `make_model`
     folder: Path | None,  # where the model is kept; None: nowhere
 ) -> LanguageModel:
-    "Return the model of `make_model`, made once for a folder; raise `KitError` if a file cannot be used."
+    "Return the model of `make_model`, made once for a folder."
     if folder is None:
         return make_model(training, scored, vocabulary, english)
     from b2t_kit.text.english import phrases
@@ -228,7 +228,7 @@ def choose_words(
     training: Sequence[str] = (),  # sentences of the decoder's training, as far as they are known
     folder: Path | None = None,  # where a model that is made is kept; None: nowhere
 ) -> tuple[Lexicon, LanguageModel]:
-    "Return lexicon and language model; raise `KitError` if a file cannot be used."
+    "Return lexicon and language model."
     if lm is not None and str(lm) != DEFAULT:
         model = read_language_model(lm)
         model.memo = memo

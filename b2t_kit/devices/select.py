@@ -27,7 +27,7 @@ def find_device(
     place: Rank = Rank(),  # this process among the others
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> str:  # "cpu", "cuda:1", "xla"
-    "Return the name of the device for this process, without opening it; raise `KitError` if there is none."
+    "Return the name of the device for this process, without opening it."
     environment = os.environ if environment is None else environment
     kind = requested.lower()
     if kind not in ("auto", "cpu", "cuda", "xla", "tpu"):
@@ -86,7 +86,7 @@ def open_device(
     tracked: dict[str, Any] | None = None,  # settings of the run, for the tracker
     **options: Any,  # the other fields of `DeviceOptions`
 ) -> Device:
-    "Return the opened device, after all processes have met; raise `KitError` if the request cannot be met."
+    "Return the opened device, after all processes have met."
     request = dict(device=device, precision=precision, accumulation=accumulation, tracker=tracker)
     settings = replace(from_dict(DeviceOptions, request | options), tracked=tracked or {})
     if accumulation < 1:

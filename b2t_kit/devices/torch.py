@@ -172,7 +172,7 @@ class Device(ABC):
         return autocast(self.precision, self.kind)
 
     def check_replicas(self, model: nn.Module) -> None:
-        "Check that all processes have the same parameters; raise `KitError` if not."
+        "Check that all processes have the same parameters."
         if self.computes_globally:  # one program writes all copies
             return
         checksums = self.gather_objects(checksum(self.unwrap(model)))
@@ -429,7 +429,7 @@ def check_tracker(
     tracker: str,  # "tensorboard", "wandb", "mlflow" ...
     out: str | Path | None,  # folder for the tracker's files
 ) -> None:
-    "Check that a tracker can be used; raise `KitError`, with the pip command if a package is missing."
+    "Check that a tracker can be used."
     _import_accelerate()
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 

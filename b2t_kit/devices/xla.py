@@ -191,7 +191,7 @@ SLICES = {
 
 # %% ../../nbs/devices/xla.ipynb #8012d9fb
 def find_slice(name: str) -> Slice:
-    "Return the slice with this name; an unknown name raises `KitError` that lists all."
+    "Return the slice with this name."
     if name not in SLICES:
         raise KitError(f"slice '{name}' is unknown; there are {', '.join(SLICES)}")
     return SLICES[name]
@@ -341,7 +341,7 @@ def device_memory(torch_device: torch.device) -> int | None:
 
 # %% ../../nbs/devices/xla.ipynb #9f71499f
 def open_cache(folder: str | Path) -> str:
-    "Make torch_xla keep compiled programs in a folder, or only read them; returns a line for the log, or `KitError`."
+    "Make torch_xla keep compiled programs in a folder, or only read them; returns a line for the log."
     from torch_xla import _XLAC, runtime
 
     folder = Path(folder).absolute()

@@ -168,7 +168,7 @@ def file_beside(folder: Path, name: str) -> Path:
 
 # %% ../../nbs/importers/arrays.ipynb #0a56eb89
 def whole_number(row: dict[str, str], name: str, empty: str = "") -> int:
-    "Return a cell of the table; raise `KitError` if it is none."
+    "Return a cell of the table."
     text = row.get(name) or empty
     if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
         raise KitError(f"{name} is '{text[:20]}', expected a whole number")
@@ -276,7 +276,7 @@ class OwnArrays(Own):
     def trial(
         self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any
     ) -> SourceTrial:
-        "Return a line of the table; raise `KitError` if it is not one."
+        "Return a line of the table."
         data = stored[0]
         split = row["split"]
         sentence = row.get("sentence", "")

@@ -462,7 +462,7 @@ def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Pat
 
 # %% ../../nbs/importers/convert.ipynb #0be73b9a
 def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "splits"
-    "Return how a converted file was made; raise `KitError` if it was not made by a conversion, or is damaged."
+    "Return how a converted file was made."
     with open_file(path) as file:
         try:
             return {

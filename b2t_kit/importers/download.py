@@ -75,7 +75,7 @@ def explain(error: Exception) -> str:
 
 # %% ../../nbs/importers/download.ipynb #35dfe16f
 def get_json(base_url: str, link: str) -> Any:
-    "Return the JSON of one of a service's links; raise `KitError` if there is none."
+    "Return the JSON of one of a service's links."
     try:
         with open_url(base_url, link) as reply:
             return parse_json(reply.read(1 << 24))
@@ -100,7 +100,7 @@ class RemoteFile:
 
 # %% ../../nbs/importers/download.ipynb #56142053
 def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
-    "Return the files of the newest version of a Dryad data set; raise `KitError` if they cannot be listed."
+    "Return the files of the newest version of a Dryad data set."
     files = list[RemoteFile]()
     try:
         versions = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{doi}', safe='')}/versions")
@@ -118,7 +118,7 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
 
 
 def remote_file(entry: dict[str, Any]) -> RemoteFile:
-    "Return a file, as an entry of Dryad's list has it; raise `KitError` if it names a folder, or no size."
+    "Return a file, as an entry of Dryad's list has it."
     name = str(entry["path"])
     size = int(entry["size"])
     digest = entry.get("digest")
@@ -249,7 +249,7 @@ FILE_LIST = ".complete"  # in an unpacked folder: the size of each of its files
 
 
 def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
-    "Unpack the archive's folder of this name, completely or not at all; raise `KitError` if it cannot."
+    "Unpack the archive's folder of this name, completely or not at all."
     folder = Path(folder)
     files = dict[PurePosixPath, zipfile.ZipInfo]()
     try:
@@ -350,13 +350,13 @@ _KAGGLE = (f"it needs an API token from https://www.kaggle.com/settings, and the
 
 
 def fetch_kaggle(folder: str | Path) -> Path:
-    "Download the competition's files with kagglehub, which resumes and checks; raise `KitError` if that fails."
+    "Download the competition's files with kagglehub, which resumes and checks."
     with new_folders(folder), locked(folder), _client("kagglehub", _KAGGLE) as kagglehub:
         return Path(kagglehub.competition_download(COMPETITION, output_dir=str(folder)))
 
 
 def fetch_dandiset(number: str, folder: str | Path) -> Path:
-    "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks; raise `KitError` if it fails."
+    "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks."
     with _client("dandi.download", "run this again to continue") as dandi:
         dandi.download([f"https://dandiarchive.org/dandiset/{number}/draft"], str(folder),
                        existing=dandi.DownloadExisting.REFRESH)
@@ -435,7 +435,7 @@ def fetch_archives(
     base_url: str = DRYAD,  # address of Dryad; another one in tests
     tell: Callable[[str], None] = print,  # shows the terms
 ) -> list[Path]:  # folders, and archives that are not zip files
-    "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
+    "Show a set's terms, then download and unpack the missing files."
     with new_folders(out) as folder:
         files = list_files(published.doi, base_url)
         paths = dict[RemoteFile, Path]()
@@ -491,7 +491,7 @@ def fetch(
     baseline: bool = False,  # fetch the published pretrained baseline too (Dryad only)
     **options: Any,  # of `fetch_archives`: token, progress, base_url, tell
 ) -> list[Path]:  # the unpacked folders
-    "Download and unpack the T15 recordings; raise `KitError` if that fails."
+    "Download and unpack the T15 recordings."
     if source not in ("dryad", "kaggle"):
         raise KitError(f"unknown source {source!r}: use dryad or kaggle")
     if source == "kaggle" and baseline:
@@ -506,7 +506,7 @@ def fetch(
 
 # %% ../../nbs/importers/download.ipynb #e607a361
 def read_token(path: str | Path) -> str:
-    "Return the token that a file holds, and nothing else; raise `KitError` if there is none."
+    "Return the token that a file holds, and nothing else."
     try:
         token = regular_file(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -543,7 +543,7 @@ PUBLISHED: dict[str, Published] = {
 
 # %% ../../nbs/importers/download.ipynb #fb5e74c1
 def fetch_language_model(name: str, out: str | Path) -> Path:
-    "Download a published model with huggingface_hub, which resumes and checks; raise `KitError` if that fails."
+    "Download a published model with huggingface_hub, which resumes and checks."
     if name not in PUBLISHED:
         raise KitError(f"'{name}' is not a published language model: {', '.join(PUBLISHED)}")
     model = PUBLISHED[name]

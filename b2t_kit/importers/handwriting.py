@@ -59,7 +59,7 @@ class Handwriting(Divided):
     "T5's handwriting."
 
     def label_ids(self, sentence: str) -> list[int]:
-        "Return the characters of a text; raise `KitError` for unknown ones."
+        "Return the characters of a text."
         letters = sentence.replace(" ", ">").replace(".", "~")
         if unknown := sorted(set(letters) - set(WRITTEN)):
             raise KitError(

@@ -27,7 +27,7 @@ MOST_KEPT = 10**10  # bins; six years of them
 
 
 def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # number -> bins from, to before, meant
-    "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
+    "Return the sentences of events.jsonl."
     sentences = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
     decoded = dict[int, str]()

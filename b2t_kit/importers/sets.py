@@ -133,7 +133,7 @@ def fetch_set(
     base_url: str = DRYAD,  # address of the archive; another one in tests
     tell: Callable[[str], None] = print,  # shows the terms
 ) -> list[Path]:  # folders, and archives that are not zip files
-    "Download and unpack a set after showing its terms; raise `KitError` if that fails."
+    "Download and unpack a set after showing its terms."
     if name not in SETS:
         raise KitError(f"there is no set '{name}'; the kit knows {', '.join(SETS)}")
     dataset = SETS[name]

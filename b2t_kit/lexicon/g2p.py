@@ -32,7 +32,7 @@ _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 
 
 def parse_pronunciation(phonemes: str) -> Pronunciation:
-    "Return the phonemes of a pronunciation; raise `KitError` if there are none or one is unknown."
+    "Return the phonemes of a pronunciation."
     names = tuple(name.rstrip("012") for name in phonemes.split())
     if not names:
         raise KitError("the pronunciation is empty: give one or more ARPAbet phonemes")
@@ -47,7 +47,7 @@ def read_pronunciations(
     source: str | Path = "pronunciations",  # name of the text in error messages
     scored: bool = False,  # refuse words that scored text cannot contain
 ) -> dict[str, list[Pronunciation]]:  # lower-case words, pronunciations in the order of the lines
-    "Return the words and pronunciations of a text in CMU format; raise `KitError` for a faulty line."
+    "Return the words and pronunciations of a text in CMU format."
     words: dict[str, list[Pronunciation]] = {}
     for number, line in enumerate(lines, start=1):
         entry = "" if line.startswith(";;;") else line.split("#")[0].strip().lower()
@@ -76,7 +76,7 @@ def scored_words(
 
 # %% ../../nbs/lexicon/g2p.ipynb #be77b051
 def packaged(name: str) -> bytes:
-    "Return the content of a data file of the package; raise `KitError` if it is missing."
+    "Return the content of a data file of the package."
     try:
         return (resources.files("b2t_kit.lexicon") / name).read_bytes()
     except FileNotFoundError as error:
@@ -99,7 +99,7 @@ def cut(phonemes: Pronunciation, sizes: Iterable[str | int]) -> list[Pronunciati
 
 # %% ../../nbs/lexicon/g2p.ipynb #346a4f15
 def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per letter
-    "Return first pronunciations of the packaged dictionary, cut into chunks; raise `KitError` if the files differ."
+    "Return first pronunciations of the packaged dictionary, cut into chunks."
     lines = lzma.decompress(packaged("cmudict_letters.txt.xz")).decode("ascii").split("\n")
     entries = dictionary()
     if len(lines) != len(entries):
@@ -196,7 +196,6 @@ class Pronouncer(Mapping):
     "The pronunciations of words: your own, then the CMU dictionary's; a guess for all others."
 
     def __init__(self, words: Mapping[str, str | list[str]] | None = None):  # your own, as {"word": "PH PH"}
-        "Raise `KitError` for a word that cannot occur in scored text, or an unknown phoneme."
         self._own: dict[str, list[Pronunciation]] = {}
         for word, forms in (words or {}).items():
             check_word(word)
@@ -231,7 +230,7 @@ class Pronouncer(Mapping):
         return self[word] if word in self else [self.guess(word)]
 
     def guess(self, word: str) -> Pronunciation:
-        "Return the likely pronunciation of a word in no list; raise `KitError` if it has no letters."
+        "Return the likely pronunciation of a word in no list."
         phonemes = self._from_parts(word) or letter_model().guess(word)
         if not phonemes:
             raise KitError(f"{word!r} has no letters to pronounce")
@@ -255,7 +254,7 @@ class Pronouncer(Mapping):
 
 # %% ../../nbs/lexicon/g2p.ipynb #c2fa8155
 def read_lexicon(path: str | Path) -> Pronouncer:
-    "Return a lexicon with your own words from a file; raise `KitError` with the file and line at fault."
+    "Return a lexicon with your own words from a file."
     lines = read_text(path).splitlines()
     # of another decoder: some are not scored
     foreign = any(line.upper().split()[-1:] == ["SIL"] for line in lines)

@@ -30,7 +30,6 @@ class Lexicon:
         pronunciations: Mapping[str, Sequence[Pronunciation]],  # word -> phoneme names, no silence
         names: Sequence[str] = PHONEMES,  # of the 41 classes; those of a `ClassOrder` for characters
     ):
-        "Raise `KitError` naming a word that cannot be scored or has no valid pronunciation."
         self.names = tuple(names)
         classes = {name: index for index, name in enumerate(names) if name and 0 < index < SILENCE}
         self.words: tuple[str, ...] = tuple(pronunciations)  # id -> word
@@ -104,7 +103,7 @@ def build_lexicon(
     guess: bool = True,  # pronounce words that are in no dictionary; otherwise they are left out
     names: Sequence[str] = PHONEMES,  # of the 41 classes; with those of characters, words are spelled
 ) -> Lexicon:
-    "Return the lexicon of a vocabulary; raise `KitError` naming a word that cannot be scored."
+    "Return the lexicon of a vocabulary."
     pronouncer = own_words(own)
     forms: dict[str, Sequence[Pronunciation]] = {}
     for word in pronouncer if vocabulary is None else vocabulary:
@@ -186,7 +185,7 @@ class ClassOrder(NamedTuple):
         return [column[int(one)] for one in classes]
 
     def spelled(self, sentence: str) -> list[int]:
-        "Return the columns of a sentence's characters, without stops; raise `KitError` for one that it lacks."
+        "Return the columns of a sentence's characters, without stops."
         column = {name: number for number, name in enumerate(self.names)} | {" ": SILENCE}
         if unknown := [letter for letter in normalise(sentence) if letter not in column]:
             raise KitError(f"the label set has no {unknown[0]!r}")
@@ -286,7 +285,7 @@ def build_trie(
     entries: Iterable[tuple[int, Sequence[int]]],  # word number, classes 1..39; in any order
     unigram: np.ndarray,  # (words,) ln P of each word without context
 ) -> Trie:
-    "Return the tree of all pronunciations; raise `KitError` if there are none or one is invalid."
+    "Return the tree of all pronunciations."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     for word, labels in unique or [(-1, ())]:
         if (

@@ -195,7 +195,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    "Return a socket that listens, at any free port for 0; raise `KitError` if that is not possible."
+    "Return a socket that listens, at any free port for 0."
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
@@ -245,7 +245,6 @@ class PageServer:
         origin: str = "",  # URL of a proxy that passes everything on, such as https://live.example.org/ward
         bound: socket.socket | None = None,  # of `listen`; None: one is made
     ) -> None:
-        "Raise `KitError` for an origin that is no URL, and if it cannot listen."
         if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
             raise KitError(
                 f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it"

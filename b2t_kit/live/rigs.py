@@ -57,7 +57,7 @@ def to_message(piece: Piece, end: bool = False) -> list[bytes]:
 
 
 def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # the piece; whether it is the last
-    "Return a message's piece; raise `KitError` if it is not one of a stream."
+    "Return a message's piece."
     if len(parts) != 3 or len(parts[0]) != BIN_HEADER.size or not parts[0].startswith(BIN_MARK):
         raise KitError("a message is not of a b2t stream; send with b2t live source")
     _, stream, first, rows, columns, flags = BIN_HEADER.unpack(parts[0])
@@ -86,7 +86,7 @@ def optional_library(name: str, extra: str = "live") -> ModuleType:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    "Return host, without brackets, and port of HOST:PORT; raise `KitError` if there is no machine of this name."
+    "Return host, without brackets, and port of HOST:PORT."
     host, _, port = address.rpartition(":")
     if not host or not is_whole(port) or not 0 < int(port) < 65536:
         raise KitError(f"address: '{printable(address)}' should be HOST:PORT, such as {ADDRESS}")
@@ -106,7 +106,7 @@ class StreamSender:
     "Sends pieces to whoever listens at an address."
 
     def __init__(self, address: str = ADDRESS, waits: bool = False) -> None:
-        "Wait for a slow receiver, or leave pieces out; raise `KitError` if the address cannot be used."
+        "Wait for a slow receiver, or leave pieces out."
         split_address(address)
         self.zmq = optional_library("zmq")
         self.stream = time.time_ns()
@@ -377,7 +377,7 @@ SPEAKING = b"1"
 
 
 def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
-    "Return the bin of an entry, whose `samples` have a type, and its number if it has one; raise `KitError` for none."
+    "Return the bin of an entry, whose `samples` have a type, and its number if it has one."
     for first, second, kind, counter, step in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
@@ -521,7 +521,7 @@ def choose_source(
     stays: bool = True,  # a participant then waits for more
     password: str = "",  # of a Redis server: "FILE", or "$NAME" of an environment variable
 ) -> LiveSource:
-    "Return a source by its name; raise `KitError` if there is none of this name, or no data for it."
+    "Return a source by its name."
     name, _, rest = kind.partition(":")
     if password and name != "redis":
         raise KitError("password: is for a source redis:HOST:PORT/STREAM")

@@ -635,7 +635,7 @@ def open_decoder(
     exclude: tuple[str, ...] = (),  # further sentences to be scored; a model that is made is without them
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> StreamDecoder:
-    "Return a decoder that is ready for bins; raise `KitError` if a file cannot be used."
+    "Return a decoder that is ready for bins."
     sources = [
         RunLogits(run, data) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))
     ]

@@ -365,7 +365,7 @@ class StreamDecoder:
         bins: np.ndarray,  # (N, C) float32, the next bins
         arrived: float | None = None,  # when the last one arrived, by `time.perf_counter`; None: now
     ) -> list[Update]:  # one per frame that is now complete, and one for each sentence that ends
-        "Take bins; raise `KitError` if they are not finite numbers of the decoder's features."
+        "Take bins."
         rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
         if rows.ndim != 2 or rows.shape[1] != self.features:
             raise KitError(
@@ -495,7 +495,7 @@ class StreamDecoder:
         return [hotword.word for hotword in self._next.hotwords]
 
     def add_hotword(self, text: str) -> None:
-        "Expect 'word [PH PH ...] [boost]' from the next sentence on; raise `KitError` for a faulty line."
+        "Expect 'word [PH PH ...] [boost]' from the next sentence on."
         new = parse_hotwords([text], "hotword")
         names = {hotword.word for hotword in new}
         self._expect(

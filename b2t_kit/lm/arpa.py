@@ -33,7 +33,7 @@ _LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 
 
 def line_blocks(path: str | Path, longest: int = _LINE) -> Iterator[tuple[int, list[bytes]]]:
-    "Yield the lines of a file in blocks; raise `KitError` naming a line that is too long, or a file cut short."
+    "Yield the lines of a file in blocks."
     number = 1
     try:
         with open(regular_file(path), "rb") as raw:
@@ -138,7 +138,7 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
 
 # %% ../../nbs/lm/arpa.ipynb #930d5740
 def read_arpa(path: str | Path) -> LanguageModel:
-    "Return the model of an ARPA file; raise `KitError` naming the line of the first fault."
+    "Return the model of an ARPA file."
     words = list(SPECIAL)
     number = 0  # the line that is read
 

@@ -29,7 +29,7 @@ Text = str | Path | Sequence[str]  # a file, or a list of sentences
 
 
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
-    "Yield a text in blocks of lines; raise `KitError` naming a line that is too long or not UTF-8."
+    "Yield a text in blocks of lines."
     if not isinstance(text, (str, Path)):
         for part in chunks(len(text), 20_000):
             block = "\n".join(" ".join(line.split("\n")) for line in text[part])
@@ -68,7 +68,7 @@ def read_tokens(
     keep: Callable[[list[str], str], bool] | None = None,  # words of a line, where it is: whether to use it; None: all
     memory: int = 10**10,  # bytes that words and text may take
 ) -> tuple[list[str], np.ndarray]:  # words by number, (T,) uint32 text: each sentence between 1 and 2
-    "Return all sentences of some texts as numbers; raise `KitError` if there are none, or too many words."
+    "Return all sentences of some texts as numbers."
     numbers: dict[str, int] = defaultdict(count(len(SPECIAL)).__next__, {UNKNOWN_WORD: UNKNOWN})
     parts = list[np.ndarray]()
     size = 0
@@ -105,7 +105,7 @@ def choose_vocabulary(
     vocabulary: Iterable[str] | None = None,  # exactly these words; None: the words of the text
     min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
 ) -> list[str]:  # words of the model by number, most frequent first
-    "Renumber a text with the words of the model; raise `KitError` if none remain."
+    "Renumber a text with the words of the model."
     counts = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
     if vocabulary is None:
         kept = [word for word in words[3:] if counts[word] >= min_count]
@@ -275,7 +275,7 @@ def train_language_model(
     keep: Callable[[list[str], str], bool] | None = None,  # as for `read_tokens`
     memory: int | None = None,  # bytes; None: what is free
 ) -> LanguageModel:
-    "Return the model of some texts; raise `KitError` for invalid settings, or too large a text."
+    "Return the model of some texts."
     limits = [*prune, *[prune[-1] if prune else 0] * order][: max(order, 0)]
     if not 1 <= order <= MAX_ORDER:
         raise KitError(f"order: {order} is not from 1 to {MAX_ORDER}")

@@ -424,7 +424,7 @@ class KenlmModel(LanguageModel):
     num_words = 0  # `<unk>` included
 
     def __init__(self, path: str | Path) -> None:
-        "Raise `KitError` if the file is not a KenLM file, or has another size than its counts require."
+        "Map a KenLM file, whose size must be what its counts require."
         self.path: Path = regular_file(path)
         try:
             data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
@@ -726,7 +726,7 @@ def _to_arrays(model: KenlmModel) -> LanguageModel:
 def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a binary of KenLM or Sphinx; told by the first bytes
 ) -> LanguageModel:
-    "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
+    "Return the model of a file in any supported format, all of it read if it is small."
     path, kind = regular_file(path), format_of(path)
     if kind != "KenLM binary":
         readers = {

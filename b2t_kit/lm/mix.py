@@ -30,7 +30,7 @@ def word_probabilities(
 
 # %% ../../nbs/lm/mix.ipynb #9538133f
 def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
-    "Return the weights that maximise the probability of the words; raise `KitError` if there are none."
+    "Return the weights that maximise the probability of the words."
     if not len(probabilities):
         raise KitError(
             "the text has no word that one of the models knows, so no weights can be found"

@@ -376,7 +376,7 @@ def assemble(
     path: str | Path | None = None,
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
-    "Return the model of some n-grams; raise `KitError` if one is there twice."
+    "Return the model of some n-grams."
     tables = list(tables)
     size = len(words)
     for n in range(len(tables) - 1, 1, -1):
@@ -427,7 +427,7 @@ def assemble(
 
 # %% ../../nbs/lm/model.ipynb #118c2473
 def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
-    "Return perplexity and unknown words of a text; raise `KitError` if there is no sentence."
+    "Return perplexity and unknown words of a text."
     numbers, ln_p = model.word_scores(sentences)
     known = numbers != UNKNOWN
     if not known.any():
@@ -481,7 +481,7 @@ def _digest(line: bytes) -> bytes:
 
 # %% ../../nbs/lm/model.ipynb #941f1e61
 def write_model(model: LanguageModel, path: str | Path) -> Path:
-    "Write a model and return the path; raise `KitError`, leaving no file, if writing fails."
+    "Write a model and return the path; leaves no file if writing fails."
     header = {"counts": model.counts, "words": model.words, "origin": model.origin,
               "checked": [f"{mark:x}" for mark in model.checked.tolist()], "hash": model.hash}
     line = json.dumps(header, allow_nan=False).encode() + b"\n"
@@ -496,7 +496,7 @@ def write_model(model: LanguageModel, path: str | Path) -> Path:
 
 # %% ../../nbs/lm/model.ipynb #c2df14fd
 def map_model(path: str | Path) -> LanguageModel:
-    "Return a model whose arrays stay in the file; raise `KitError` if the file is damaged or cut short."
+    "Return a model whose arrays stay in the file."
     path = regular_file(path)
     try:
         with open(path, "rb") as file:

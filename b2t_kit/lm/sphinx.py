@@ -39,7 +39,7 @@ def _packed(
 
 # %% ../../nbs/lm/sphinx.ipynb #15d1bbec
 def read_sphinx(path: str | Path) -> LanguageModel:
-    "Return the model of a trie of pocketsphinx; raise `KitError` if it is of another kind, or damaged."
+    "Return the model of a trie of pocketsphinx."
     try:
         raw = np.memmap(regular_file(path), np.uint8, "r")
         magic, order, *counts, kind = _HEADER.unpack(raw[: _HEADER.size].tobytes())

@@ -24,7 +24,7 @@ from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_t
 # %% ../../nbs/02_models.ipynb #fb2b8fb4
 @dataclass(frozen=True)
 class GRUConfig(LinearConfig):
-    "Settings of the GRU decoder; the defaults are the published baseline. Invalid values raise `KitError`."
+    "Settings of the GRU decoder; the defaults are the published baseline."
 
     hidden: int = 768  # units per GRU layer
     num_layers: int = 5  # GRU layers
@@ -177,7 +177,7 @@ class GRUAhead(FrameSteps):
 
 # %% ../../nbs/02_models.ipynb #d6c3b80d
 def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_baseline, or the folder `checkpoint` in it
-    "Load the published baseline; missing, foreign or unsuitable files raise `KitError`."
+    "Load the published baseline."
     folder = Path(folder)
     folder = folder / "checkpoint" if (folder / "checkpoint").is_dir() else folder
     path = folder / "best_checkpoint"

@@ -595,7 +595,7 @@ class ModelConfig:
 
     @classmethod
     def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
-        "Return the settings in a record, named in messages by its dotted name; raise `KitError` for an unknown model."
+        "Return the settings in a record, named in messages by its dotted name."
         name: dict[str, Any] = {
             key: record[key] for key in ("name", "file", "sha256") if key in record
         }
@@ -889,7 +889,7 @@ def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> s
 
 # %% ../../nbs/models/model.ipynb #87951a6f
 def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
-    "Return the settings class of a name in config.json; raise `KitError` if it is not here."
+    "Return the settings class of a name in config.json."
     word = str(name.get("name"))
     if "sha256" not in name:
         if "name" not in name:
@@ -910,7 +910,7 @@ def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
 # %% ../../nbs/models/model.ipynb #ca4c4057
 @dataclass(frozen=True)
 class LinearConfig(ModelConfig):
-    "Settings of the linear readout; invalid values raise `KitError`."
+    "Settings of the linear readout."
 
     num_days: int | None = None  # recording days, one input layer each; taken from the recordings
     num_features: int | None = None  # features per bin; taken from the recordings

@@ -23,7 +23,7 @@ from .model import GRU, FrameSteps, ctc_losses, in_float32
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
 @dataclass(frozen=True)
 class NoiseGRUConfig(GRUConfig):
-    "Settings of the noise model; the defaults are the large one. Invalid values raise `KitError`."
+    "Settings of the noise model; the defaults are the large one."
 
     num_layers: int = 3  # GRU layers of the clean speech model
     noise_layers: int = 2  # GRU layers of the noise model

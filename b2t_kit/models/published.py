@@ -22,7 +22,7 @@ from ..core.files import read_text, regular_file
 
 # %% ../../nbs/models/published.ipynb #df9fcd9a
 def read_tensors(path: str | Path) -> Any:
-    "Read a torch pickle without running code from it; a file that is not safe or not readable raises `KitError`."
+    "Read a torch pickle without running code from it."
     number = np.float64(0).__reduce__()[0]
     numpy_numbers = [
         *((number, f"{package}.multiarray.scalar") for package in ("numpy.core", "numpy._core")),
@@ -72,7 +72,7 @@ class Pretrained:
 
 # %% ../../nbs/models/published.ipynb #bd69fe29
 def build_filled(config: Any, state: dict[str, torch.Tensor]) -> nn.Module:
-    "Build the network of a `ModelConfig` with these weights, for evaluation; raise `KitError` for weights of another."
+    "Build the network of a `ModelConfig` with these weights, for evaluation."
     with torch.device("meta"):
         num_needed = sum(parameter.numel() for parameter in config.build().parameters())
     num_stored = sum(tensor.numel() for tensor in state.values())
@@ -87,7 +87,7 @@ def build_filled(config: Any, state: dict[str, torch.Tensor]) -> nn.Module:
 
 # %% ../../nbs/models/published.ipynb #2c4fa9c0
 def read_args(path: Path) -> dict[str, Any]:  # args.yaml beside a checkpoint
-    "Return the training settings stored with a published decoder, empty if there is no such file; raise `KitError`."
+    "Return the training settings stored with a published decoder, empty if there is no such file."
     import yaml  # PyYAML comes with accelerate; its safe loader builds plain values only
 
     if not os.path.lexists(path):

@@ -30,7 +30,7 @@ from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors
 # %% ../../nbs/models/transformer.ipynb #f8087636
 @dataclass(frozen=True)
 class TransformerConfig(ModelConfig):
-    "Settings of the Transformer; the defaults are published. Invalid values raise `KitError`."
+    "Settings of the Transformer; the defaults are published."
 
     num_features: int | None = None  # features per bin; taken from the recordings
     num_classes: int = 41  # output classes: blank, 39 phonemes, silence
@@ -442,7 +442,7 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
 
 
 def load_published(folder: Path) -> Pretrained:
-    "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
+    "Return the published Transformer."
     path = folder / WEIGHTS_FILE
     state = dict[str, torch.Tensor]()
     tensors = read_tensors(path)

@@ -34,7 +34,7 @@ def configurations() -> dict[str, Callable[[], RunSettings]]:
 def configuration(
     name: str,  # such as "tiny" or "eit_cdeit"
 ) -> RunSettings:
-    "Return settings by name; `KitError` for an unknown name."
+    "Return settings by name."
     if name not in configurations():
         raise KitError(f"recipe '{name}' is unknown; there are {', '.join(configurations())}")
     return configurations()[name]()

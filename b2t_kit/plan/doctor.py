@@ -438,7 +438,7 @@ _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
 
 def encoding_of(head: bytes, name: str) -> str:
-    "Return the encoding of a text by its first bytes. Raises `KitError` if it is not text."
+    "Return the encoding of a text by its first bytes."
     if codec := next(
         (encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None
     ):
@@ -457,7 +457,7 @@ def encoding_of(head: bytes, name: str) -> str:
 
 # %% ../../nbs/plan/doctor.ipynb #f2711623
 def diagnose_file(path: str | Path) -> list[Finding]:
-    "Find the known failures in a log, '-' for standard input. Raises `KitError` if it cannot be read as text."
+    "Find the known failures in a log, '-' for standard input."
     def parts() -> Iterator[str]:
         with (
             nullcontext(sys.stdin.buffer)
@@ -1014,7 +1014,7 @@ def bundle_run(
     run: str | Path,  # a run folder, or the folder of several seeds
     out: str | Path | None = None,  # the archive, or a folder for it; None: beside the run folder
 ) -> Path:  # the archive
-    "Pack a run for a report. Raises `KitError` if `run` is not a run folder or `out` cannot be written."
+    "Pack a run for a report."
     from b2t_kit.devices.torch import tpu_chips
 
     run = Path(run)

@@ -307,7 +307,7 @@ def lower_run(
 
 # %% ../../nbs/plan/lower.ipynb #a1346c6a
 def lower_request(folder: Path) -> None:
-    "Lower the programs of a folder's request.json into folders; `KitError` if it cannot be done."
+    "Lower the programs of a folder's request.json into folders."
     request = json.loads((folder / "request.json").read_text())
     if request["kind"] == "model":
         from b2t_kit.plan.preflight import ModelTask

@@ -441,7 +441,7 @@ def find_target(
     chips: int | None = None,  # devices that share a batch; default 1, or those of the slice
     memory: float | None = None,  # GiB of each, if it is not a known device
 ) -> MemoryTarget:
-    "Return the device named on a command line; raise `KitError` if it is unknown."
+    "Return the device named on a command line."
     device = "gpu" if device.lower() == "cuda" else device.lower()
     if slice_name is not None and device != "tpu":
         raise KitError(

@@ -383,7 +383,7 @@ def draw_report(report: PreflightReport) -> Figure:
 def find_compiler(
     python: str | None = None,  # interpreter with jax and libtpu; None: this one
 ) -> str:  # the interpreter
-    "Return the Python interpreter that has the TPU compiler; `KitError` if it, or torch_xla here, is missing."
+    "Return the Python interpreter that has the TPU compiler."
     if python and not Path(python).is_file():
         raise KitError(f"compiler: there is no Python interpreter at {python}")
     missing = [] if python else [name for name in ("jax", "libtpu") if find_spec(name) is None]
@@ -415,7 +415,7 @@ def environment(added: dict[str, str]) -> dict[str, str]:
 
 # %% ../../nbs/plan/preflight.ipynb #cb03c229
 def lower_in_child(request: dict[str, Any], folder: Path) -> Iterator[Path]:
-    "Yield each program's folder in a folder as soon as it is written; `KitError` if the step cannot be lowered."
+    "Yield each program's folder in a folder as soon as it is written."
     (folder / "request.json").write_text(json.dumps(request))
     command = [sys.executable, "-m", "b2t_kit.plan.lower", str(folder)]
     package = str(Path(__file__).resolve().parents[2]) if "__file__" in globals() else os.getcwd()
@@ -458,7 +458,7 @@ def compile_program(
     python: str,  # interpreter with the compiler
     cache_dir: str | Path | None = None,  # keeps results by the content of programs; None: nothing is kept
 ) -> Compiled:
-    "Compile one program in a separate process; `KitError` if it leaves no result."
+    "Compile one program in a separate process."
     job = {**json.loads((folder / "job.json").read_text()), "topology": where.topology}
     (folder / "job.json").write_text(json.dumps(job))
 
@@ -548,7 +548,7 @@ def run_preflight(
     packed: bytes = b"",  # a model for that process
     cache_dir: str | Path | None = None,  # keeps compiled results; None: nothing is kept
 ) -> PreflightReport:
-    "Lower and compile all programs, and fill in the report; `KitError` if there is none."
+    "Lower and compile all programs, and fill in the report."
     with tempfile.TemporaryDirectory(prefix="b2t-preflight-") as name:
         folder = Path(name)
         start = time.monotonic()
@@ -574,7 +574,7 @@ def _rebuilt(
 
 # %% ../../nbs/plan/preflight.ipynb #9e9b043d
 def pack_shapes(things: Any) -> bytes:
-    "Pickle objects by value, and tensors as shapes; `KitError` if something cannot be pickled."
+    "Pickle objects by value, and tensors as shapes."
     from numba import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):
@@ -603,7 +603,7 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]  # of model and batch, the mean 
 
 # %% ../../nbs/plan/preflight.ipynb #b3cfdba1
 def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    "Return the loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
+    "Return the loss that a model returns, as Hugging Face models do."
     loss = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
     if loss is None:
         raise KitError(
@@ -696,7 +696,7 @@ def preflight(
     shard: str = "none",  # what is divided over chips: "none", "moments", "units" or "all"
     say: Callable[[str], None] = lambda line: None,
 ) -> PreflightReport:
-    "Compile a training step of a model for a slice; `KitError` if model, batch or optimizer do not allow it."
+    "Compile a training step of a model for a slice."
     tpu_slice = find_slice(where)
     python = find_compiler()
     tensors = leaves_of(batch)

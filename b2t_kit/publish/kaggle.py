@@ -37,7 +37,7 @@ from ..training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scrat
 
 # %% ../../nbs/publish/kaggle.ipynb #4c581bdd
 def kernels_folder() -> Path:
-    "Return the folder of kernels, in the checkout or in the installed package; `KitError` if neither has any."
+    "Return the folder of kernels, in the checkout or in the installed package."
     package = Path(b2t_kit.__file__).parent
     for folder in (package.parent / "kaggle", package / "kernels"):
         if any(folder.glob("b2t-*/kernel-metadata.json")):
@@ -92,7 +92,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: b2t_kit\nRoot-Is-Purelib: true\nTag: py
 
 # %% ../../nbs/publish/kaggle.ipynb #6cd3f58c
 def installed_notes() -> dict[str, bytes]:
-    "Return the metadata files of the installed kit; `KitError` if it is not installed or has another version."
+    "Return the metadata files of the installed kit."
     try:
         package = distribution("b2t_kit")
     except PackageNotFoundError as error:
@@ -152,7 +152,7 @@ IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16,
 
 # %% ../../nbs/publish/kaggle.ipynb #d21c36ad
 def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
-    "Download what the wheel and general English need on Kaggle, except torch; raise `KitError` if pip fails."
+    "Download what the wheel and general English need on Kaggle, except torch."
     options = ["-q", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}",
                *(f"--platform={one}" for one in IMAGE_PLATFORMS)]
     # The caller's constraints belong to the caller's environment.
@@ -195,7 +195,7 @@ def kernel_settings(
     resume: bool = False,  # attach the last output of this kernel
     language: str = "en",  # language of the text: "en" or "zh"
 ) -> dict[str, Any]:
-    "Return the contents of kernel-metadata.json; `KitError` for an unknown kernel, language or name."
+    "Return the contents of kernel-metadata.json."
     if kernel not in kernel_names():
         raise KitError(f"kernel '{kernel}' is unknown; there are {', '.join(kernel_names())}")
     settings = load_json(kernels_folder() / kernel / "kernel-metadata.json")
@@ -243,7 +243,7 @@ def build_kernel(
     resume: bool = False,  # attach the last output of this kernel, to resume its run
     language: str = "en",  # language of the text: "en" or "zh"
 ) -> BuiltKernel:
-    "Write notebook, wheels and metadata into a new folder; `KitError` if `out` exists or a name is invalid."
+    "Write notebook, wheels and metadata into a new folder."
     dataset = wheel_dataset or f"{user or NOBODY}/b2t-kit-wheel"
     settings = kernel_settings(
         kernel, user or NOBODY, (dataset,), internet, resume, language=language

@@ -90,7 +90,7 @@ class Sentence:
 
 # %% ../../nbs/publish/report.ipynb #5fc7965c
 def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
-    "Return the corpus of each block. Raises `KitError` that names the file, the line and the fault."
+    "Return the corpus of each block."
     corpora: dict[tuple[str, int], str] = {}
     table = csv.DictReader(io.StringIO(read_text(path)))
     try:
@@ -517,7 +517,7 @@ def report_run(
     pictures: int = 300,  # how many sentences have pictures
     device: str = "auto",  # for the network, if it has to decode
 ) -> Report:
-    "Write the page, and its numbers as JSON beside it; raise `KitError` that names the missing part."
+    "Write the page, and its numbers as JSON beside it."
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
     if out is not None:

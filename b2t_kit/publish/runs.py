@@ -75,7 +75,7 @@ class RunState:
 
 # %% ../../nbs/publish/runs.ipynb #90da8225
 def run_state(folder: str | Path) -> RunState:
-    "Read a run folder; raise `KitError` if it is none, or if one of its records is damaged."
+    "Read a run folder."
     folder = Path(folder)
     path = folder / "config.json"
     metrics = folder / METRICS
@@ -121,7 +121,7 @@ FROM_RECORDINGS = ("num_days", "num_features", "num_classes")  # settings of a m
 def list_runs(
     folder: str | Path = ".",  # searched with its subfolders, three levels deep
 ) -> list[dict[str, Any]]:  # newest first; a run that cannot be read has "error", the reason
-    "Return the runs in a folder as plain values; raise `KitError` if there is no such folder."
+    "Return the runs in a folder as plain values."
     if not Path(folder).is_dir():
         raise KitError(f"{folder}: no such folder")
     lines = []

@@ -30,7 +30,7 @@ def read_votes(
     path: str | Path,  # logits (.hdf5, .npz, .pt, ...), or sentences in any format of `read_table`
     tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
 ) -> Table:
-    "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
+    "Read the sentences of a decoder."
     if Path(path).suffix.lower() not in LOGITS:
         return check_complete(read_table(path))
     source = LogitsFile(path, tokens)
@@ -119,7 +119,7 @@ def combine_files(
     references: str | Path | None = None,  # what was said, in any of the formats of `read_table`
     tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
 ) -> Combination:
-    "Combine files of sentences into one. Raises `KitError` that names the file and the fault; writes all or nothing."
+    "Combine files of sentences into one; writes all or nothing."
     check_different(paths)
     if tokens and not any(Path(path).suffix.lower() in LOGITS for path in paths):
         raise KitError(f"{tokens}: is the order of the classes of logits, and there are none")

@@ -318,7 +318,7 @@ def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple
 
 # %% ../../nbs/rescore/llm.ipynb #5e4f043f
 def _transformers_library() -> ModuleType:
-    "Return transformers, imported without initialising torch_xla; raise `KitError` if it is not installed."
+    "Return transformers, imported without initialising torch_xla."
     try:
         with environment_with({"USE_TORCH_XLA": "0"}):
             import accelerate  # noqa: F401
@@ -329,7 +329,7 @@ def _transformers_library() -> ModuleType:
 
 # %% ../../nbs/rescore/llm.ipynb #c41047e2
 def quantisation(bits: int, device: str) -> Any:
-    "Return settings for weights in few bits; raise `KitError` if the device or library is missing."
+    "Return settings for weights in few bits."
     if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
         raise KitError(
             f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install "
@@ -376,7 +376,7 @@ def load_scorer(
     bits: int = 0,  # 4 or 8: store the weights in so many bits, CUDA only; 0: the precision of the device
     writing: Writing | None = None,  # None: the most likely one for sentences that nobody scores
 ) -> CausalScorer:
-    "Return the scorer of a model folder; raise `KitError` naming the missing file."
+    "Return the scorer of a model folder."
     folder = regular_file(folder)
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
@@ -419,7 +419,7 @@ def load_scorer(
 
 # %% ../../nbs/rescore/llm.ipynb #5bff3597
 def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float]]:
-    "Return the writing and the scores that a file keeps of a model, if any; raise `KitError` if it is damaged."
+    "Return the writing and the scores that a file keeps of a model, if any."
     if not os.path.lexists(path):
         return None, {}
     record = load_json(path)
@@ -464,7 +464,7 @@ def kept_scores(
 # %% ../../nbs/rescore/llm.ipynb #d4a39d0c
 @dataclass(frozen=True)
 class RescoreWeights:
-    "Weights that combine the three scores of a sentence; raises `KitError` for invalid values."
+    "Weights that combine the three scores of a sentence."
     acoustic_scale: float = 0.5  # factor of the acoustic score
     alpha: float = 0.5  # weight of the large model in the language score; the n-gram has 1 - alpha
     word_bonus: float = 0.0  # added for each word
@@ -512,7 +512,7 @@ def tabulate(
     trials: Sequence[DecodedTrial],
     llm: Sequence[np.ndarray],  # scores of the sentences of each
 ) -> np.ndarray:  # (5, T, N) acoustic, n-gram, large model, number of words, word errors; what pads is never chosen
-    "Return lists as one array; raise `KitError` if a true sentence is not known."
+    "Return lists as one array."
     table = np.zeros((5, len(trials), max(1, *(len(trial.hypotheses) for trial in trials))))
     table[0] = -np.inf
     table[4] = np.inf
@@ -665,7 +665,7 @@ def save_weights(
 
 # %% ../../nbs/rescore/llm.ipynb #5f08c02b
 def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
-    "Return the weights of a file and their lists of tuning; raise `KitError` naming the file and the fault."
+    "Return the weights of a file and their lists of tuning."
     record = load_json(path)
     try:
         if not isinstance(record["chose"], list):
@@ -748,7 +748,7 @@ def rescore(
     bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
     device: str = "auto",  # "cpu" or "cuda"; "auto": a GPU if there is one
 ) -> Rescoring:
-    "Rescore lists, or go on where a call was killed; raise `KitError` if an input cannot be used."
+    "Rescore lists, or go on where a call was killed."
     out = Path(out)
     check_target(out)
     if os.path.realpath(nbest) == os.path.realpath(out):

@@ -83,7 +83,7 @@ LIKELY = 0.7  # no sound fails more often
 # %% ../../nbs/simulate/logits.ipynb #03b43b8e
 @dataclass(frozen=True)
 class Noise:
-    "How much goes wrong, and how sure the network is of it; raises `KitError` for values out of range."
+    "How much goes wrong, and how sure the network is of it."
 
     errors: float = 1.0  # phoneme errors relative to the published baseline's 10.4 %, 0 (none) to 4
     flatness: Flatness = "middle"  # how far behind the truth is where it lost: "sharp" far, "flat" little

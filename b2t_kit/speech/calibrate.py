@@ -99,7 +99,7 @@ _FEW = 5  # labelled trials: one temperature is 1.6 times off, three 1.4 times, 
 
 @dataclass(frozen=True)
 class Calibration:
-    "A temperature of logits, and how it was found; raise `KitError` for one out of range."
+    "A temperature of logits, and how it was found."
 
     temperature: float = 1.0
     source: str = "given"  # "fitted" on labelled trials, "estimated" from the logits alone, or "given"
@@ -292,7 +292,7 @@ def calibration_record(calibration: Calibration, decoder: str, origin: str = "")
 
 # %% ../../nbs/speech/calibrate.ipynb #1970d399
 def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
-    "Return the temperature kept for a decoder; raise `KitError` for a damaged record."
+    "Return the temperature kept for a decoder."
     record: Any = None
     path = folder / TEMPERATURE_FILE
     if path.is_file():

@@ -90,7 +90,7 @@ def init_from(
 
 # %% ../../nbs/speech/days.ipynb #493b0f00
 def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
-    "Return patterns and rates; raise `KitError` for anything else."
+    "Return patterns and rates."
     pairs = []
     for rate in rates:
         pattern, _, number = rate.rpartition("=")

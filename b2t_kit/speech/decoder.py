@@ -106,8 +106,7 @@ WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.js
 
 
 def load_decoder(run: str | Path) -> Decoder:
-    """Return the decoder of a run's best step, that `b2t export` wrote, or of the published baseline; `KitError` if the
-    folder, its record or its weights are unusable."""
+    """Return the decoder of a run's best step, that `b2t export` wrote, or of the published baseline."""
     run = Path(run)
     path = run / "config.json"
     if (run / f"{WEIGHTS}.safetensors").exists() and path.is_file():
@@ -145,7 +144,7 @@ def exported_decoder(folder: str | Path) -> Decoder:
 
 
 def recorded_settings(run: str | Path) -> SpeechRun:
-    "Return the settings of a run, to resume it; days and features are left to the recordings. Raises `KitError`."
+    "Return the settings of a run, to resume it; days and features are left to the recordings."
     path = Path(run) / "config.json"
     record, settings = _read_record(path)
     if not isinstance(record.get("train"), dict):
@@ -157,7 +156,7 @@ def recorded_settings(run: str | Path) -> SpeechRun:
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    "Return the content of config.json, and the fields of a decoder that it holds; `KitError` if it is not of speech."
+    "Return the content of config.json, and the fields of a decoder that it holds."
     try:
         record = load_json(path)
         task = record["task"]

@@ -82,7 +82,7 @@ def write_logits(
     trials: Iterable[tuple[TrialInfo, np.ndarray]],  # each with its logits, (P, classes) float32
     names: Sequence[str] = PHONEMES,  # of the classes; others than the kit's phonemes are written too
 ) -> None:
-    "Write `<session>/<group>/logits`; the file appears when complete. `KitError` if it cannot."
+    "Write `<session>/<group>/logits`; the file appears when complete."
     with NewFile(Path(path)) as file:
         if tuple(names) != PHONEMES:
             file.attrs["classes"] = list(names)

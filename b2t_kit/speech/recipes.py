@@ -116,7 +116,7 @@ RECIPES: dict[str, Callable[[], SpeechRun]] = {
 
 
 def recipe(name: str) -> SpeechRun:
-    "Return the settings of a named run; `KitError` for an unknown name."
+    "Return the settings of a named run."
     if name not in RECIPES:
         raise KitError(f"recipe '{name}' is unknown; there are {', '.join(RECIPES)}")
     return RECIPES[name]()

@@ -26,7 +26,7 @@ from ..text.tables import read_lines, read_sentence
 
 # %% ../../nbs/speech/sentences.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones
-    "Return sentences: of recordings, those for training but the quarantined; raise `KitError` if there are none."
+    "Return sentences: of recordings, those for training but the quarantined."
     path = Path(source)
     if path.is_dir():
         with Recordings(path, "train") as recordings:
@@ -70,7 +70,7 @@ def build_language_model(
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
     memory: int | None = None,  # MB; None: what is free
 ) -> LanguageModel:
-    "Train a model and write it; raise `KitError`, with nothing written, if that fails."
+    "Train a model and write it; if that fails, nothing is written."
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
@@ -88,7 +88,7 @@ def build_language_model(
 
 # %% ../../nbs/speech/sentences.ipynb #f188415f
 def read_vocabulary(source: str | Path) -> list[str]:
-    "Return the words of a file; raise `KitError` naming the line of a word that cannot be scored."
+    "Return the words of a file."
     words = []
     for number, line in enumerate(read_text(source).splitlines(), 1):
         try:
@@ -109,7 +109,7 @@ def mix_language_models(
     exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
 ) -> LanguageModel:
-    "Mix models and write the result; raise `KitError`, with nothing written, if that fails."
+    "Mix models and write the result; if that fails, nothing is written."
     check_model_name(out)
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")

@@ -38,7 +38,7 @@ from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfi
 # %% ../../nbs/speech/task.ipynb #715fd176
 @dataclass(frozen=True)
 class WordsConfig:
-    "Settings of word decoding in validation; inconsistent ones raise `KitError`."
+    "Settings of word decoding in validation."
 
     lm: str = ""  # language model file, or "default" for the words of `b2t decode`; empty: decode no words
     tuned: str = ""  # decoding.json with weights tuned for `lm`; empty: the default weights
@@ -52,7 +52,7 @@ class WordsConfig:
 # %% ../../nbs/speech/task.ipynb #69848cc2
 @dataclass(frozen=True)
 class SpeechConfig(TaskSettings):
-    "Settings of the speech task; inconsistent ones raise `KitError`."
+    "Settings of the speech task."
 
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
@@ -154,7 +154,7 @@ def shape_batch(
     model: ModelConfig = GRUConfig(),  # its patches
     num_features: int = NUM_FEATURES,  # C
 ) -> Batch:  # every row full, features on torch's meta device
-    "Return a batch of a given shape, without features; raise `KitError` if it has no patch."
+    "Return a batch of a given shape, without features."
     if bucket.bins < model.patch:
         raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
 
@@ -170,7 +170,7 @@ def shape_batch(
 
 
 def framing(model: ModelConfig) -> Frames:
-    "Return how a model turns bins into frames; raise `KitError` if it cannot."
+    "Return how a model turns bins into frames."
     return Frames(model.patch, model.stride, model.partial)
 
 # %% ../../nbs/speech/task.ipynb #f4db52be

@@ -30,7 +30,7 @@ from ..training.run import MemoryCheck
 
 # %% ../../nbs/speech/train.ipynb #7fc2f46a
 def settings_to_train(run: SpeechRun) -> SpeechRun:
-    "Return the settings of a run as they can be trained; raise `KitError` if they cannot."
+    "Return the settings of a run as they can be trained."
     if "val" in run.task.splits and run.train.eval_every:
         print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last "
               "step counts")
@@ -63,7 +63,7 @@ def initial_decoder(
     resume: bool,  # whether the run in it goes on
     from_run: str | Path | None,  # the decoder to begin with; None: initial weights
 ) -> Start | None:
-    "Return the decoder that the weights come from, or None; raise `KitError` if it cannot be read."
+    "Return the decoder that the weights come from, or None."
     config = out / "config.json"
     if not (resume and config.exists()):
         return None if from_run is None else load_decoder(from_run).as_start

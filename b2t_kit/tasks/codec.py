@@ -439,7 +439,7 @@ def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
 def read_codes(
     path: str | Path,  # an npz file
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (examples, text) and (examples, frames, channels) int64
-    "Texts and codes of a file; `KitError` if it holds something else."
+    "Texts and codes of a file."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             shapes = [array_shape(file, name) for name in ("text", "codes")]

@@ -74,7 +74,7 @@ def find_measurements(
     data: str = "simulated",  # "simulated", "uef2017" or "ktc2023"
     part: str = "test",  # of simulated data: "train", "valid" or "test"
 ) -> Path:
-    "Return the folder with the npz files; a `KitError` lists the names tried."
+    "Return the folder with the npz files."
     if data not in UNITS:
         raise KitError(f"data: '{data}' is unknown; choose {', '.join(UNITS)}")
     path = Path(path)
@@ -96,7 +96,7 @@ def find_measurements(
 
 # %% ../../nbs/tasks/eit.ipynb #171571c6
 class Measurements:
-    "The measurements in a folder, ordered by file name; `KitError` if there are none."
+    "The measurements in a folder, ordered by file name."
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Measurements:
 
 
 def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    "Return one float32 array of a file; a `KitError` names the file and the key."
+    "Return one float32 array of a file."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             # before it is unpacked
@@ -182,7 +182,7 @@ def statistics_in(measurements: nn.Module) -> Statistics:
 def read_statistics(
     folder: str | Path,  # holds mean.pth and std.pth
 ) -> tuple[np.ndarray, np.ndarray]:  # mean and standard deviation, each (1, 16, 13) float32, volts
-    "Return the original's statistics; `KitError` for a file that is missing, not safe to read, or of another shape."
+    "Return the original's statistics."
     arrays = []
     for name in ("mean", "std"):
         path = Path(folder, f"{name}.pth")
@@ -651,7 +651,7 @@ class Reconstructor:
 def load_reconstructor(
     run: str | Path | None = None,  # run folder; None takes the shipped weights
 ) -> Reconstructor:
-    "Return the best network of a run; `KitError` if the folder is not a run, or weights and record do not fit."
+    "Return the best network of a run."
     shipped = Path(str(files("b2t_kit") / "tasks" / "eit_weights"))
     folder = shipped if run is None else Path(run)
     if not (folder / "config.json").is_file():

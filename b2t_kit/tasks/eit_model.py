@@ -133,7 +133,7 @@ class PositionBias(nn.Module):
 # %% ../../nbs/tasks/eit_model.ipynb #e8601365
 @dataclass(frozen=True)
 class UNetConfig:
-    "Size of the network; the defaults are the original's. Invalid sizes raise `KitError`."
+    "Size of the network; the defaults are the original's."
     size: int = 128  # pixels along a side of the image
     patch: int = 2  # pixels along a side of a token
     width: int = 512  # features per token

@@ -259,7 +259,7 @@ class RateTable(dict):
 
 # %% ../../nbs/text/metrics.ipynb #8e1f7b23
 def rates_by(groups: Sequence[str], counts: Counts) -> RateTable:
-    "Return the error rate of each group of trials; raise `KitError` for unequal numbers."
+    "Return the error rate of each group of trials."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
         raise KitError(
@@ -311,7 +311,7 @@ def compare(
     b: Counts,  # of the same trials
     groups: Sequence | None = None,  # (trials,) resample these groups instead of trials
 ) -> Difference:
-    "Return a paired bootstrap of two decoders (Bisani and Ney, 2004); raise `KitError` if their trials differ."
+    "Return a paired bootstrap of two decoders (Bisani and Ney, 2004)."
     if not np.array_equal(a.lengths, b.lengths):
         raise KitError("the reference lengths differ: compare decoders on the same trials")
     sums = _bootstrap((a.edits, b.edits, a.lengths), groups)

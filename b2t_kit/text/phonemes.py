@@ -117,7 +117,7 @@ _PRINTED = (*PHONEMES[:SILENCE], BAR)
 
 
 def to_ids(phonemes: Iterable[str] | str) -> list[int]:  # classes 0..40
-    "Return the classes of phoneme names; raise `KitError` for the first unknown name."
+    "Return the classes of phoneme names."
     names = phonemes.split() if isinstance(phonemes, str) else [name.strip() for name in phonemes]
     unknown = next((name for name in names if name not in _IDS), None)
     if unknown is not None:
@@ -127,7 +127,7 @@ def to_ids(phonemes: Iterable[str] | str) -> list[int]:  # classes 0..40
 
 # %% ../../nbs/text/phonemes.ipynb #2c1eb69b
 def to_phonemes(ids: Iterable[int]) -> list[str]:  # names, with "|" for silence
-    "Return the names of classes; raise `KitError` for the first class out of range."
+    "Return the names of classes."
     classes = [int(index) for index in ids]
     wrong = next((index for index in classes if not 0 <= index <= SILENCE), None)
     if wrong is not None:

@@ -176,7 +176,7 @@ def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def text_column(columns: Sequence[str], part: Part) -> str:
-    "Return the column with the sentences; raise `KitError` with the names that are understood."
+    "Return the column with the sentences."
     own = _find(columns, TEXTS[part])
     column = own or _find(columns, EITHER)
     if part == "decoded" and not column and {*PLACE} <= {*map(_folded, columns)}:
@@ -227,7 +227,7 @@ _PROBABILITIES = ("probability", "prob", "posterior")
 
 
 def list_votes(entries: Sequence[Any], part: Part) -> Votes:
-    "Return the sentences of a list with their probabilities; raise `KitError` for a faulty score."
+    "Return the sentences of a list with their probabilities."
     rows = [entry if isinstance(entry, dict) else {"text": entry} for entry in entries]
     if not rows:
         return [("", 1.0)]
@@ -251,7 +251,7 @@ def list_votes(entries: Sequence[Any], part: Part) -> Votes:
 
 # %% ../../nbs/text/tables.ipynb #af17d2d7
 def _cell(row: Mapping[str, Any], column: str) -> str:
-    "Return what a row calls its trial; raise `KitError` if it is empty."
+    "Return what a row calls its trial."
     cell = str(row[column]).strip() if isinstance(row.get(column), str | int) else ""
     if not cell:
         raise KitError(f"{column} is empty")
@@ -259,7 +259,7 @@ def _cell(row: Mapping[str, Any], column: str) -> str:
 
 
 def _place(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, int, int]:
-    "Return session, block and trial of a row; raise `KitError` if they are none."
+    "Return session, block and trial of a row."
     session, *numbers = (_cell(row, column) for column in columns)
     for column, number in zip(columns[1:], numbers):
         if not (is_whole(number) and len(number) < 10):
@@ -272,7 +272,7 @@ def _lines_of(
     part: Part,
     needs_names: bool,
 ) -> tuple[list[Line], str]:
-    "Return lines of rows, and how they are read; raise `KitError` naming a row at fault."
+    "Return lines of rows, and how they are read."
     where, first = rows[0]
     columns = list(first)
     try:
@@ -335,7 +335,7 @@ def _delimiter(header: str) -> tuple[str, int]:
 
 
 def _csv_rows(text: str, part: Part) -> list[tuple[str, Any]]:
-    "Return the rows of a table; raise `KitError` naming a line at fault."
+    "Return the rows of a table."
     delimiter = _delimiter(text.split("\n", 1)[0])[0]
     table = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     rows = list[tuple[str, Any]]()
@@ -359,7 +359,7 @@ def _row(value: Any) -> dict[str, Any]:
 
 
 def _json_rows(text: str) -> list[tuple[str, Any]]:
-    "Return the rows of JSON; raise `KitError` naming a line at fault."
+    "Return the rows of JSON."
     try:
         content = parse_json(text)
     except ValueError:
@@ -409,7 +409,7 @@ def utterance_kind(lines: Sequence[str]) -> Literal["first", "last", ""]:
 
 
 def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line], str]:
-    "Return lines of a text, and how they are read; raise `KitError` naming a line at fault."
+    "Return lines of a text, and how they are read."
     texts = text.removesuffix("\n").split("\n")
     kind = "last" if must_end else utterance_kind(texts)
     lines = list[Line]()
@@ -468,7 +468,7 @@ class Table:
 
 
 def read_lines(path: str | Path, part: Part, needs_names: bool = True) -> list[Line]:
-    "Return the lines of a file, and print how they are read; raise `KitError` with file and line."
+    "Return the lines of a file, and print how they are read."
     suffix = Path(path).suffix.lower()
     if suffix in LOGITS:
         raise KitError(f"{path}: are logits, not sentences; decode them first: b2t decode --logits")
@@ -501,7 +501,7 @@ def read_table(
     part: Part = "decoded",  # which of its columns to read: what was decoded, or what was said
     prefer_places: bool = False,  # by session, block and trial, also where there are ids
 ) -> Table:
-    "Read the sentences of trials; raise `KitError` that names the file, and the line at fault."
+    "Read the sentences of trials."
     lines = read_lines(path, part)
     names = [line.name for line in lines if line.name is not None]
     places = [line.place for line in lines if line.place is not None]
@@ -546,7 +546,7 @@ def read_sentences(
     by_place: bool = False,  # by session, block and trial, also where there are ids
     part: Part = "decoded",
 ) -> dict[tuple, str]:
-    "Return the likeliest sentence of each trial, sorted; raise `KitError` as `read_table` does."
+    "Return the likeliest sentence of each trial, sorted."
     return dict(sorted(read_table(path, part, by_place).sentences.items()))
 
 # %% ../../nbs/text/tables.ipynb #3f4ded6e

@@ -109,7 +109,7 @@ def write_checkpoint(
     parts: Mapping[str, Mapping[str, torch.Tensor]],  # file stem ("model", ...) -> named tensors
     state: Mapping[str, Any],  # plain values for state.json
 ) -> Path:  # the checkpoint's folder
-    "Write a checkpoint under a temporary name and rename it; on an error raises `KitError`."
+    "Write a checkpoint under a temporary name and rename it."
     target = checkpoint_path(run, step)
     with _new_checkpoint(run, target, {"step": step, **state}) as folder:
         for name, tensors in parts.items():
@@ -190,7 +190,7 @@ def read_state(checkpoint: str | Path) -> dict[str, Any]:
 
 # %% ../../nbs/training/checkpoint.ipynb #1ec32c01
 def read_part(checkpoint: str | Path, name: str) -> dict[str, torch.Tensor]:  # in host memory
-    "Return the named tensors of one file of a checkpoint; a damaged file raises `KitError`."
+    "Return the named tensors of one file of a checkpoint."
     path = Path(checkpoint) / f"{name}.safetensors"
     try:
         return load_file(regular_file(path), device="cpu")
@@ -223,7 +223,7 @@ def mark_best(run: str | Path, best: Best) -> None:
 
 # %% ../../nbs/training/checkpoint.ipynb #53bbbf20
 def read_best(run: str | Path) -> Best | None:  # None if nothing was validated yet
-    "Return the content of a run's file `best`; raise `KitError` if it is unreadable, or its checkpoint disagrees."
+    "Return the content of a run's file `best`."
     path = Path(run) / "best"
     if not os.path.lexists(path):
         return None
@@ -242,7 +242,7 @@ def read_best(run: str | Path) -> Best | None:  # None if nothing was validated 
 
 # %% ../../nbs/training/checkpoint.ipynb #5f7efa67
 def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> Path:
-    "Return the best checkpoint, or the newest sound one if that is damaged; raise `KitError` if there is none."
+    "Return the best checkpoint, or the newest sound one if that is damaged."
     best = read_best(run)
     if best is not None:
         path = checkpoint_path(run, best.step)
@@ -277,7 +277,7 @@ def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e
 def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes that the run may still need
-    "Check that the kept checkpoints, the best and one more fit on the disk; raise `KitError` if not."
+    "Check that the kept checkpoints, the best and one more fit on the disk."
     needed = max(keep + 2 - len(checkpoint_steps(run)), 1) * size
     free = free_bytes(checkpoint_folders(run)[0])
     if free < needed:
@@ -289,7 +289,7 @@ def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes tha
 
 # %% ../../nbs/training/checkpoint.ipynb #17468720
 def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoints are written from now on
-    "Make a run write its checkpoints to a new folder in `scratch`; raise `KitError` if that fails."
+    "Make a run write its checkpoints to a new folder in `scratch`."
     folders = checkpoint_folders(run)
     if len(folders) > 1 and folders[0].parent == Path(scratch).absolute():
         return folders[0]

@@ -32,7 +32,7 @@ METRICS = "metrics.jsonl"  # the file's name inside a run folder
 
 # %% ../../nbs/training/log.ipynb #fe35887e
 def append_row(run: str | Path, row: dict[str, Any]) -> dict[str, Any]:  # the row as written
-    "Append one line to a run's metrics in a single write; raise `KitError` if that fails."
+    "Append one line to a run's metrics in a single write."
     record = {}
     for name, value in row.items():
         if isinstance(value, float):
@@ -51,7 +51,7 @@ MOST_STEPS = 10**12  # more than a year's, at a thousand a second
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    "Return all complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
+    "Return all complete rows of a run, in the order written."
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
     lines = read_bytes(path).decode("utf-8", "replace").splitlines()

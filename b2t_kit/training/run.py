@@ -464,7 +464,7 @@ def open_run(
     quiet: bool = False,  # print and show nothing
     check_memory: MemoryCheck | None = None,  # called before the model is built
 ) -> Iterator[Run]:
-    "Claim the folder, open the device, build or restore the run; raise `KitError` if one of them fails."
+    "Claim the folder, open the device, build or restore the run."
     folder = Path(out)
     report = (lambda text: None) if quiet else print
     with ExitStack() as stack:

@@ -21,7 +21,7 @@ from ..devices.torch import Device
 # %% ../../nbs/training/task.ipynb #3afe4b95
 @dataclass(frozen=True)
 class TrainConfig:
-    "Training settings that do not depend on the task; invalid values raise `KitError`."
+    "Training settings that do not depend on the task."
     steps: int = 120_000  # optimizer steps of the whole run
     hours: float = 0.0  # stop cleanly before this many hours; 0 sets no limit
     seed: int = 1  # for the initial weights, the order of trials, noise and dropout
