@@ -60,7 +60,7 @@ class Prompt:
 # %% ../../nbs/simulate/recordings.ipynb #5f1bb67b
 @cache
 def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence) after every word
-    "Return the labels that a recording of the sentence stores; raise `KitError` if there are none or too many."
+    "Return the labels that a recording of the sentence stores."
     from b2t_kit.lexicon.g2p import sentence_to_phonemes
 
     labels = tuple(to_ids(sentence_to_phonemes(sentence)))
@@ -72,7 +72,7 @@ def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence
 
 # %% ../../nbs/simulate/recordings.ipynb #a2eb514b
 def read_prompts(path: str | Path) -> list[Prompt]:
-    "Return all sentences of a file; raise `KitError` with file and line if one cannot be used."
+    "Return all sentences of a file."
     text = read_text(path)
     prompts = list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
