@@ -186,7 +186,7 @@ STRICT = SimulateConfig(
     difficulty=0.13,
     drift=1 / 0.13,
     shared_noise=1 / 0.13,
-    onsets=0.15,
+    onsets=0.3,
     day_gain=0.35,
     trial_gain=0.2,
     wander=0.2,
@@ -429,7 +429,7 @@ COMMON_REACH = (1.0, 1.0, 0.8, 0.1)  # on each array
 COUPLED_COUNT = 0.11  # in place of MEAN_COUNT
 COUPLED_RANGE = 1.0  # standard deviation of its logarithm over electrodes; 0.5 without coupling
 COUPLED_SPIKES = 1.8  # in place of SPIKE_POWER
-COUPLED_TUNING = 3.0  # factor of TUNING: sparse crossings say less, so each is tuned more deeply
+COUPLED_TUNING = 2.0  # factor of TUNING: sparse crossings say less, so each is tuned more deeply
 PAIRED_SHARE = 0.17  # share of the pairs of neighbours that hear the same neurons
 HEARD_TWICE = 0.5  # share of the crossings in such a pair that both hear
 
