@@ -64,7 +64,8 @@ def single_trial(
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "Return a trial as a batch of its exact length."
-    ones, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
+    ones = torch.ones(1, dtype=torch.int32)
+    count = frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
     return Batch(torch.from_numpy(features)[None], ones * len(features), ones * count, ones[None] * 0, ones * 0,
                  day=ones * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
@@ -87,17 +88,22 @@ class AdaptingDecoder:
             signal = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
             raise KitError(f"{decoder.origin}: here its labels are {signal.num_labels} classes "
                            f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only")
-        self.decoder, self.recordings, self.words = decoder, recordings, words
-        self.device, self.adapt = device, adapt
+        self.decoder = decoder
+        self.recordings = recordings
+        self.words = words
+        self.device = device
+        self.adapt = adapt
         augment = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
         self.config = replace(decoder.config, augment=augment,
                               model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share))
-        adapted, infos = decoder.config.model.adapted, recordings.infos
+        adapted = decoder.config.model.adapted
+        infos = recordings.infos
         if adapted is None:
             raise KitError(f"adapt: {type(decoder.model).__name__} names no parameters that could be adapted; its "
                            "config would define `adapted`")
         self.order = sorted(range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number))
-        self.adapted, self.session = adapted, ""
+        self.adapted = adapted
+        self.session = ""
         self.enter(infos[self.order[0]].session)
 
     def enter(self, session: str) -> None:
@@ -122,9 +128,11 @@ class AdaptingDecoder:
 
     def learn(self, batch: Batch, labels: Sequence[int], place: tuple[str, int, int]) -> bool:
         "Take one step on copies of a trial; False if its gradient is not finite, and then nothing changes."
-        rows, device = self.adapt.copies, batch.features.device
+        rows = self.adapt.copies
+        device = batch.features.device
         keys = [fold_seed(0, "adapt", *place, copy) for copy in range(rows)]
-        key, label = torch.tensor(keys, device=device), torch.tensor([labels], dtype=torch.int32, device=device)
+        key = torch.tensor(keys, device=device)
+        label = torch.tensor([labels], dtype=torch.int32, device=device)
         batch = replace(batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels)))
         tensors = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
                    if isinstance(value, torch.Tensor)}  # the features are not copied yet
@@ -177,7 +185,8 @@ class AdaptingDecoder:
 
     def go_through(self, done: "AdaptProgress", progress: Callable[[str], Any] = str) -> None:
         "Decode all trials."
-        order, first = self.order, len(done.trials)
+        order = self.order
+        first = len(done.trials)
         self.enter(self.recordings.infos[order[max(first - 1, 0)]].session)
         if done.tensors:
             self.load(done.tensors)
@@ -195,7 +204,8 @@ class AdaptProgress:
     "The finished trials of an adaptation, in a folder; entries of other settings, or damaged ones, are dropped."
 
     def __init__(self, folder: str | Path, mark: Mapping[str, Any]) -> None:
-        self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
+        self.folder = Path(folder)
+        self.mark = json.loads(json.dumps(mark))
         self.trials: list[dict[str, Any]] = []  # what was done after each trial
         self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
         self.tensors: dict[str, torch.Tensor] = {}  # of the decoder, after the last saved trial
@@ -206,7 +216,9 @@ class AdaptProgress:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             parts = {name: file_mark(self.folder / name) for name in record["parts"]}
             if record == self._record(record["trials"], parts, tensors):
-                self.trials, self.parts, self.tensors = record["trials"], parts, tensors
+                self.trials = record["trials"]
+                self.parts = parts
+                self.tensors = tensors
 
     def _record(self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         return {"mark": self.mark, "trials": trials, "parts": parts,

@@ -80,7 +80,10 @@ class AdaptedRun(RunLogits):
     def compare(self, plain: SplitLogits, adapted: SplitLogits, search: BeamSearch) -> AdaptReport:
         """Compare the decoder before and with adaptation: by the text of the one before, and by errors where they are
         known. Written beside the adapted logits, as report.txt and report.json."""
-        folder, sides, errors, days = adapted.path.parent, (plain.trials, adapted.trials), {}, []
+        folder = adapted.path.parent
+        sides = (plain.trials, adapted.trials)
+        errors = {}
+        days = []
         scored = self.split != "test"
         steps = Counter(trial["done"] for trial in load_json(folder / "adapt.json")["trials"])
         texts = [[trial.sentence for trial in decode_trials(search, side)] for side in sides[: 1 + scored]]

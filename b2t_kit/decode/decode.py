@@ -169,7 +169,8 @@ class LogitsFile(LogitSource):
         return self.origin.training() if self.origin else ()
 
     def read(self, folder: Path) -> SplitLogits:
-        path, order = Path(self.path), class_order(self.tokens) if self.tokens else None
+        path = Path(self.path)
+        order = class_order(self.tokens) if self.tokens else None
         trials = read_trials(path, order, foreign=True)
         notes = tuple(check_classes(trials))
         key = stored_key(path) or file_hash(path, folder / MEMO)
@@ -212,7 +213,9 @@ class TrainedSource(LogitSource):
         from b2t_kit.speech.logits import decoded_from
         from b2t_kit.speech.evaluate import fit_network
 
-        network, logits, missing = self.network, [trial.logits for trial in trials], Calibration.lacking
+        network = self.network
+        logits = [trial.logits for trial in trials]
+        missing = Calibration.lacking
         if calibration := read_calibration(network.folder, network.digest):
             return calibration
         if network.settled:
@@ -439,7 +442,10 @@ class Decoding:
         to_tune: bool = False,  # refuse trials without a known sentence, before words are chosen
     ) -> None:
         "Raise `KitError` if an input is missing or invalid."
-        self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
+        self.source = source
+        self.options = options
+        self.folder = folder or source.folder
+        self.progress = progress
         self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
         self.truths = tuple(self.logits.truths.values())
@@ -473,11 +479,13 @@ class Decoding:
 
     def decode(self) -> Sentences:
         "Decode the trials and write their sentences; lists in the folder that were made of exactly these are taken up."
-        search, record = self.search(), self.record
+        search = self.search()
+        record = self.record
         logits, report = self.source.adapted(self.logits, search, self.folder, self.progress)
         same = (record.logits == content_hash(logits.key) and search.config == record.config
                 and self.options.temperature == record.temperature)
-        held_out, fitted = record.held_out if same else None, self.calibration.chosen_on
+        held_out = record.held_out if same else None
+        fitted = self.calibration.chosen_on
         cache = CachedFiles([self.folder / "nbest.jsonl", self.folder / "result.json"], {
             "logits": logits.key, "asked": self.options.plain(), "words": search_key(search),
             "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)])})
@@ -507,7 +515,8 @@ def decode_sentences(
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
-    folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
+    folder = source.folder if out is None else Path(out)
+    choices = DecodeOptions(lm, **options)
     with new_folders(folder), locked(folder):
         decoding = Decoding(source, choices, folder, progress, to_tune=tune)
         if tune:
@@ -562,7 +571,8 @@ class WordCounter:
         truths: Sequence[str | None],  # (B,) true sentences; None: not scored
     ) -> dict[str, float]:  # "word_edits" and "words", summed over the rows
         "Return the word errors of a batch, decoded on all cores."
-        trials, sentences = [], []
+        trials = []
+        sentences = []
         for row, truth in enumerate(truths):
             if truth and (sentence := normalise(truth)):
                 rows = logits[row, : max(int(frames[row]), 1)].astype(np.float32)

@@ -126,7 +126,8 @@ def write_submission(
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
         places = [info.place for info in submission_order(recordings.infos)]
-    foreign, absent = sorted(sentences.keys() - set(places)), sorted(set(places) - sentences.keys())
+    foreign = sorted(sentences.keys() - set(places))
+    absent = sorted(set(places) - sentences.keys())
     if foreign or absent:
         fault = "is not a test trial of the recordings" if foreign else "has no list"
         raise KitError(f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds {len(sentences)} "

@@ -73,22 +73,29 @@ def _typical_lead(trials: Iterable[np.ndarray]) -> float:  # 0 if all logits are
     for logits in trials:
         gaps = logits.max(axis=1, keepdims=True).astype(np.float64) - logits
         gaps = gaps[np.isfinite(gaps)]
-        total, count = total + float(gaps.sum()), count + gaps.size
+        total = total + float(gaps.sum())
+        count = count + gaps.size
     return total / max(count, 1)
 
 # %% ../../nbs/speech/calibrate.ipynb #8664cea0
 def valley(height: Callable[[float], float], low: float, high: float) -> float:
     "Return where a function is lowest, by golden section; it may be infinite on the left."
     golden = (math.sqrt(5) - 1) / 2
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = height(left), height(right)
+    left = high - golden * (high - low)
+    right = low + golden * (high - low)
+    at_left = height(left)
+    at_right = height(right)
     while high - low > NARROW:
         if at_left < at_right:
-            high, right, at_right = right, left, at_left
+            high = right
+            right = left
+            at_right = at_left
             left = high - golden * (high - low)
             at_left = height(left)
         else:
-            low, left, at_left = left, right, at_right
+            low = left
+            left = right
+            at_left = at_right
             right = low + golden * (high - low)
             at_right = height(right)
     return (low + high) / 2
@@ -142,7 +149,8 @@ def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  #
     "Return the mean entropy of the frames."
     from scipy.special import entr, softmax
 
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for logits in trials:
         shares = softmax(logits.astype(np.float64) / temperature, axis=1)
         total += float(entr(shares).sum())
@@ -173,7 +181,8 @@ def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibratio
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
     trials = _informative(trials)
-    unit, target = _typical_lead(trials) or 1.0, _NATS * _doubtful(trials)
+    unit = _typical_lead(trials) or 1.0
+    target = _NATS * _doubtful(trials)
     low, high = (math.log(factor) for factor in _REACH)
     while high - low > NARROW:  # entropy grows with the temperature
         middle = (low + high) / 2

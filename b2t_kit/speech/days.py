@@ -43,7 +43,8 @@ def refit(model: nn.Module, mixture: torch.Tensor) -> nn.Module:
     fitted = copy.deepcopy(model)
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
-            weights, size = mixture.to(layer.weight.device), layer.weight.shape[1:]
+            weights = mixture.to(layer.weight.device)
+            size = layer.weight.shape[1:]
             rest = 1 - weights.sum(dim=1).round(decimals=4)  # (wanted,) weight of the identity
             identity = torch.eye(size[0]) if len(size) == 2 else torch.ones(size[0])
             weight = weights @ layer.weight.flatten(1) + rest[:, None] * identity.flatten().to(rest.device)
@@ -106,7 +107,8 @@ def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of n
 
 def with_rates(groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]) -> list[dict[str, Any]]:
     "Return the groups, divided by rate; raise `KitError` for a pattern without parameters."
-    rules, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
+    rules = read_rates(rates)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for pattern, _ in rules:
         if not any(fnmatchcase(name, pattern) for name in names.values()):
             raise KitError(f"rates: no parameter is named {pattern}; there are {', '.join(names.values())}")

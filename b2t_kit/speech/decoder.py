@@ -121,7 +121,8 @@ def load_decoder(run: str | Path) -> Decoder:
         part = "ema" if (checkpoint / "ema.safetensors").exists() else "model"
         return _decoder_of(record, settings, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}")
     if published := published_in(run):  # with the smoothing that its authors use in evaluation
-        name, sessions = model_name(type(published.config))["name"], published.sessions
+        name = model_name(type(published.config))["name"]
+        sessions = published.sessions
         return Decoder(published.model, SpeechConfig(model=published.config), sessions, sessions, f"published {name}")
     raise KitError(f"{run}: is not a run folder; it has no config.json")
 
@@ -129,7 +130,8 @@ def load_decoder(run: str | Path) -> Decoder:
 def exported_decoder(folder: str | Path) -> Decoder:
     "Return an exported decoder; raise `KitError` if one of its files was changed, or if they are of two decoders."
     folder = Path(folder)
-    path, record = folder / f"{WEIGHTS}.safetensors", load_json(folder / "config.json")
+    path = folder / f"{WEIGHTS}.safetensors"
+    record = load_json(folder / "config.json")
     try:
         mark = file_mark(path)
         with safe_open(regular_file(path), "pt") as file:
@@ -177,7 +179,8 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _decoder_of(record: dict[str, Any], values: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
     "Return the decoder that a record describes, with the weights of a part in a folder."
-    config, content = values["config"], {}
+    config = values["config"]
+    content = {}
     try:
         model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))

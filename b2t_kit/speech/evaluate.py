@@ -57,7 +57,8 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         info = trials[index].info
         groups.setdefault((info.session, None), []).append(value)
         groups.setdefault((info.session, info.block), []).append(value)
-    lines, strange = list[str](), set[str]()
+    lines = list[str]()
+    strange = set[str]()
     for (session, block), values in sorted(groups.items(), key=lambda item: item[0][1] is not None):
         rest = [value for index, value in excess.items() if trials[index].info.session != session
                 or block is not None and trials[index].info.block != block]
@@ -238,7 +239,8 @@ def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str
     table = csv.writer(text, lineterminator="\n")
     table.writerow("session block trial edits phonemes true decoded sentence".split())
     for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
-        info, texts = trial.info, [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
+        info = trial.info
+        texts = [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
         row = (info.session, info.block, info.number, edits, len(trial.true), *texts, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
@@ -260,7 +262,8 @@ def training_recordings(run: str | Path, data: str | Path | None = None) -> str 
 
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
-    folder, source = Path(run) / part / recordings.split, recordings.folder.absolute()
+    folder = Path(run) / part / recordings.split
+    source = recordings.folder.absolute()
     if matching_sessions(run, recordings):
         return folder
     name = source.parent.name if source.name == "hdf5_data_final" else source.name
@@ -282,7 +285,8 @@ def evaluate_run(
     "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
     if split == "test":
         raise KitError("split test: has no labels; use val, or decode it to sentences")
-    decoder, data = load_decoder(run), training_recordings(run, data)
+    decoder = load_decoder(run)
+    data = training_recordings(run, data)
     if json is not None:
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:

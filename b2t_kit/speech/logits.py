@@ -68,7 +68,9 @@ def decode(
             scores, frames = logits_of(model, inputs, decoder.config)
             losses = ctc_losses(scores, frames, inputs.labels, inputs.num_labels)
         scores, frames, losses = device.fetch([scores, frames, losses])
-        paths, counts, losses = greedy(scores, frames), frames.tolist(), losses.tolist()
+        paths = greedy(scores, frames)
+        counts = frames.tolist()
+        losses = losses.tolist()
         for row, trial in enumerate(batch.trial.tolist()):
             if trial >= 0:
                 true = batch.labels[row, : batch.num_labels[row]].tolist()
@@ -125,9 +127,11 @@ def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the
         for index, info in enumerate(recordings.infos):
             scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]  # (1, P, classes)
             frames = torch.tensor([scores.shape[1]], dtype=torch.int32)
-            true, loss = recordings.labels(index), math.nan
+            true = recordings.labels(index)
+            loss = math.nan
             if true is not None:
-                labels, count = torch.tensor([true.tolist()], dtype=torch.int32), torch.tensor([len(true)])
+                labels = torch.tensor([true.tolist()], dtype=torch.int32)
+                count = torch.tensor([len(true)])
                 loss = ctc_losses(scores, frames, labels, count.int()).item()
             decoded = greedy(scores, frames)[0]
             trials.append(Decoded(info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()))

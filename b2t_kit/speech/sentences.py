@@ -50,7 +50,8 @@ def scored_sentences(source: str | Path) -> list[str]:
     "Return sentences that will be scored: of recordings, those for validation and the quarantined."
     if not Path(source).is_dir():
         return load_sentences(source)
-    folder, sentences = find_recordings(source), list[str]()
+    folder = find_recordings(source)
+    sentences = list[str]()
     for split in SPLITS[:2]:
         if split == "val" or list(folder.glob(f"*/data_{split}.hdf5")):
             with Recordings(folder, split) as recordings:

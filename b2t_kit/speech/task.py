@@ -86,7 +86,9 @@ def logits_of(
     config: SpeechConfig,  # smoothing
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, classes) float32; (B,) int32, frames that count
     "Logits and frame counts of a batch, which is smoothed and not augmented."
-    sigma, padding, causal = config.augment.smooth, config.model.padding, config.augment.causal_smoothing
+    sigma = config.augment.smooth
+    padding = config.model.padding
+    causal = config.augment.causal_smoothing
     features = padded(smooth(batch.features, sigma, padding, batch.num_bins, causal), config)
     frames = batch.num_patches
     if padding != "same" and sigma:  # smoothing shortens trials
@@ -191,7 +193,9 @@ class SpeechTask(Task):
         *,
         start: Start | None = None,  # the decoder to initialise from; None: random weights
     ) -> None:
-        self.start, self.new = start, list[str]()  # parameters that the start did not give
+        # parameters that the start did not give
+        self.start = start
+        self.new = list[str]()
         self.words: Any = None  # counts word errors in validation
         self.lengths: Lengths | None = None  # in place of recordings
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
@@ -324,7 +328,8 @@ class SpeechTask(Task):
             validation = [batch for recordings in filter(None, (self.val, self.held_out))
                           for batch in self._eval_batches(recordings, device).empty_batches()]
             return self._train_batches(config, device).empty_batches(), validation
-        rows, model = self.config.rows, self.config.model
+        rows = self.config.rows
+        model = self.config.model
         features = model.num_features or self.lengths.num_features
         train_rows, eval_rows = (rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1))
         largest_first = self.lengths.buckets[::-1]
@@ -338,8 +343,10 @@ class SpeechTask(Task):
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."
-        logits, trials = outputs.get("logits"), outputs.get("trial")
-        frames, weight = outputs["frames"].tolist(), outputs["weight"].tolist()
+        logits = outputs.get("logits")
+        trials = outputs.get("trial")
+        frames = outputs["frames"].tolist()
+        weight = outputs["weight"].tolist()
         rows = zip(outputs["path"].numpy(), outputs["labels"].tolist(), frames, outputs["num_labels"].tolist(), weight)
         pairs = [(true[:length], collapse(path[:count])) for path, true, count, length, real in rows if real]
         edits = {"edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
