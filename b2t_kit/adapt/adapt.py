@@ -67,8 +67,19 @@ def single_trial(
     ones = torch.ones(1, dtype=torch.int32)
     count = frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
-    return Batch(torch.from_numpy(features)[None], ones * len(features), ones * count, ones[None] * 0, ones * 0,
-                 day=ones * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
+    return Batch(
+        torch.from_numpy(features)[None],
+        ones * len(features),
+        ones * count,
+        ones[None] * 0,
+        ones * 0,
+        day=ones * day,
+        weight=torch.ones(1),
+        noise_key=key,
+        trial=key,
+        step_key=key,
+        step_rows=1,
+    )
 
 # %% ../../nbs/adapt/adapt.ipynb #23ed1e31
 class AdaptingDecoder:
@@ -86,39 +97,57 @@ class AdaptingDecoder:
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
         if decoder.signal.labels != T15.labels or recordings.signal.labels not in (T15.labels, ""):
             signal = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
-            raise KitError(f"{decoder.origin}: here its labels are {signal.num_labels} classes "
-                           f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only")
+            raise KitError(
+                f"{decoder.origin}: here its labels are {signal.num_labels} classes "
+                f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only"
+            )
         self.decoder = decoder
         self.recordings = recordings
         self.words = words
         self.device = device
         self.adapt = adapt
         augment = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
-        self.config = replace(decoder.config, augment=augment,
-                              model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share))
+        self.config = replace(
+            decoder.config,
+            augment=augment,
+            model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share),
+        )
         adapted = decoder.config.model.adapted
         infos = recordings.infos
         if adapted is None:
-            raise KitError(f"adapt: {type(decoder.model).__name__} names no parameters that could be adapted; its "
-                           "config would define `adapted`")
-        self.order = sorted(range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number))
+            raise KitError(
+                f"adapt: {type(decoder.model).__name__} names no parameters that could be "
+                "adapted; its config would define `adapted`"
+            )
+        self.order = sorted(
+            range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number)
+        )
         self.adapted = adapted
         self.session = ""
         self.enter(infos[self.order[0]].session)
 
     def enter(self, session: str) -> None:
         "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
-        same_layer = session == self.session or (  # both of one participant, and neither was in training
-            not {session, self.session} & set(self.decoder.trained)
-            and session.partition(".")[0] == self.session.partition(".")[0])
+        same_layer = (
+            session == self.session
+            or (  # both of one participant, and neither was in training
+                not {session, self.session} & set(self.decoder.trained)
+                and session.partition(".")[0] == self.session.partition(".")[0]
+            )
+        )
         if not self.session or (self.adapted.by_day and not same_layer):
             days = self.decoder.sessions, self.decoder.trained, [session]
             self.model = fit_days(self.decoder.model, *days).to(self.device.torch_device)
             self.model.requires_grad_(False).eval()
-            self.parameters = {name: parameter.requires_grad_() for name, parameter in self.model.named_parameters()
-                               if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)}
+            self.parameters = {
+                name: parameter.requires_grad_()
+                for name, parameter in self.model.named_parameters()
+                if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)
+            }
             rate = self.adapted.lr if self.adapt.lr is None else self.adapt.lr
-            self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay)
+            self.optimizer = torch.optim.AdamW(
+                self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
+            )
         self.session = session
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -133,15 +162,21 @@ class AdaptingDecoder:
         keys = [fold_seed(0, "adapt", *place, copy) for copy in range(rows)]
         key = torch.tensor(keys, device=device)
         label = torch.tensor([labels], dtype=torch.int32, device=device)
-        batch = replace(batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels)))
+        batch = replace(
+            batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels))
+        )
         tensors = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
                    if isinstance(value, torch.Tensor)}  # the features are not copied yet
-        copies = replace(batch, **tensors | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows)
+        copies = replace(
+            batch, **tensors | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows
+        )
         torch.manual_seed(fold_seed(0, "adapt", *place, "dropout"))
         self.model.train()
         self.loss(copies).backward()
         self.model.eval()
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in self.parameters.values() if parameter.grad is not None
+        ]
         finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         if finite:
             self.optimizer.step()
@@ -153,7 +188,9 @@ class AdaptingDecoder:
         info = self.recordings.infos[index]
         key = info.session, info.block, info.number
         self.enter(info.session)
-        single = single_trial(self.recordings.features(index), 0, framing(self.decoder.config.model))
+        single = single_trial(
+            self.recordings.features(index), 0, framing(self.decoder.config.model)
+        )
         batch = self.device.place(single)
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(self.model, batch, self.decoder.config)
@@ -165,13 +202,23 @@ class AdaptingDecoder:
         elif needed_patches(np.array(labels)) > int(batch.num_patches[0]):
             outcome = "without a step (pronunciation too long)"
         else:
-            outcome = "with a step" if self.learn(batch, labels, key) else "without a step (gradient not finite)"
+            outcome = (
+                "with a step"
+                if self.learn(batch, labels, key)
+                else "without a step (gradient not finite)"
+            )
         return {"place": list(key), "sentence": sentence, "done": outcome}, logits
 
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
-        state = {f"{part}.{name}": value for name, parameter in self.parameters.items()
-                 for part, value in {"value": parameter.detach(), **self.optimizer.state[parameter]}.items()}
+        state = {
+            f"{part}.{name}": value
+            for name, parameter in self.parameters.items()
+            for part, value in {
+                "value": parameter.detach(),
+                **self.optimizer.state[parameter],
+            }.items()
+        }
         return {name: value.cpu().contiguous() for name, value in state.items()}
 
     @torch.no_grad()
@@ -179,9 +226,13 @@ class AdaptingDecoder:
         "Go on from saved parameters and moments."
         for name, parameter in self.parameters.items():
             parameter.copy_(tensors[f"value.{name}"])
-            parts = [part for part in ("step", "exp_avg", "exp_avg_sq") if f"{part}.{name}" in tensors]
+            parts = [
+                part for part in ("step", "exp_avg", "exp_avg_sq") if f"{part}.{name}" in tensors
+            ]
             self.optimizer.state[parameter] = {
-                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device) for part in parts}
+                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device)
+                for part in parts
+            }
 
     def go_through(self, done: "AdaptProgress", progress: Callable[[str], Any] = str) -> None:
         "Decode all trials."
@@ -210,7 +261,9 @@ class AdaptProgress:
         self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
         self.tensors: dict[str, torch.Tensor] = {}  # of the decoder, after the last saved trial
         self._unsaved: dict[str, torch.Tensor] = {}  # logits
-        with suppress(KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
+        with suppress(
+            KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError
+        ):
             with safe_open(regular_file(self.folder / "state.safetensors"), "pt") as file:
                 record = json.loads((file.metadata() or {})["record"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
@@ -220,11 +273,20 @@ class AdaptProgress:
                 self.parts = parts
                 self.tensors = tensors
 
-    def _record(self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+
+    def _record(
+        self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
         return {"mark": self.mark, "trials": trials, "parts": parts,
                 "check": content_hash([trials, tensors_hash(tensors)])}
 
-    def add(self, trial: dict[str, Any], logits: np.ndarray, tensors: Callable[[], dict[str, torch.Tensor]]) -> None:
+
+    def add(
+        self,
+        trial: dict[str, Any],
+        logits: np.ndarray,
+        tensors: Callable[[], dict[str, torch.Tensor]],
+    ) -> None:
         "Keep a trial; every fifth is saved with those before it."
         self._unsaved[f"{len(self.trials):06d}"] = torch.from_numpy(logits)
         self.trials.append(trial)
@@ -275,19 +337,26 @@ class AdaptReport:
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         old, new = self.losses
-        return (f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss of {old:.2f} per "
-                f"trial, with adaptation {new:.2f} ({_LEAST_FALL:.0%} less is asked)"
-                + f", and {self.silenced} more trials have no words" * (self.silenced > 0))
+        return (
+            f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss "
+            f"of {old:.2f} per trial, with adaptation {new:.2f} ({_LEAST_FALL:.0%} less is asked)"
+            + f", and {self.silenced} more trials have no words"
+            * (self.silenced > 0)
+        )
 
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
         "Of each kind: all days, then each: before, with, paired difference; None for a day of one trial."
-        tables: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {kind: {} for kind in self.errors}
+        tables: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {
+            kind: {} for kind in self.errors
+        }
         names = np.array(self.days)
         for kind, pair in self.errors.items():
             for day in ("all days", *dict.fromkeys(self.days)):
                 rows = np.full(len(names), True) if day == "all days" else names == day
-                plain, adapted = (Counts(counts.edits[rows], counts.lengths[rows]) for counts in pair)
+                plain, adapted = (
+                    Counts(counts.edits[rows], counts.lengths[rows]) for counts in pair
+                )
                 if plain.lengths.any():
                     gap = compare(plain, adapted) if rows.sum() > 1 else None
                     tables[kind][day] = (rate_of(plain), rate_of(adapted), gap)

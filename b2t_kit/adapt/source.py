@@ -32,7 +32,8 @@ from ..text.metrics import count_edits
 from ..text.phonemes import collapse, normalise
 
 # %% ../../nbs/adapt/source.ipynb #44d7454d
-ADAPTED = 2  # version of the computation of adapted logits: raised when other code gives other numbers
+# version of the computation of adapted logits: raised when other code gives other numbers
+ADAPTED = 2
 
 # %% ../../nbs/adapt/source.ipynb #60f90874
 @dataclass(frozen=True)
@@ -51,7 +52,12 @@ class AdaptedRun(RunLogits):
 
     def key(self, logits: SplitLogits, search: BeamSearch) -> dict[str, Any]:  # plain values
         "Everything that adapted logits depend on, for the keys of caches; `logits` are those without adaptation."
-        return {**logits.key, "adapted": ADAPTED, "adapt": to_dict(self.adapt), "words": search_key(search)}
+        return {
+            **logits.key,
+            "adapted": ADAPTED,
+            "adapt": to_dict(self.adapt),
+            "words": search_key(search),
+        }
 
     def compute(self, logits: SplitLogits, search: BeamSearch, folder: Path,
                 progress: Callable[[str], object] = str) -> SplitLogits:
@@ -66,12 +72,17 @@ class AdaptedRun(RunLogits):
         path, record = cache.paths
         if not cache.fresh:
             cache.forget()
-            with open_device(self.device, self.precision) as device, Recordings(self.data, self.split) as recordings:
+            with (
+                open_device(self.device, self.precision) as device,
+                Recordings(self.data, self.split) as recordings,
+            ):
                 decoder = AdaptingDecoder(self.decoder, recordings, words, device, adapt=self.adapt)
                 state = AdaptProgress(folder / "progress", key)
                 decoder.go_through(state, progress)
                 rows = dict(zip(decoder.order, state.logits(), strict=True))
-                write_logits(path, ((info, rows[index]) for index, info in enumerate(recordings.infos)))
+                write_logits(
+                    path, ((info, rows[index]) for index, info in enumerate(recordings.infos))
+                )
             save_json(record, {"trials": state.trials})
             cache.seal()
             shutil.rmtree(state.folder)
@@ -86,18 +97,35 @@ class AdaptedRun(RunLogits):
         days = []
         scored = self.split != "test"
         steps = Counter(trial["done"] for trial in load_json(folder / "adapt.json")["trials"])
-        texts = [[trial.sentence for trial in decode_trials(search, side)] for side in sides[: 1 + scored]]
+        texts = [
+            [trial.sentence for trial in decode_trials(search, side)]
+            for side in sides[: 1 + scored]
+        ]
         labels = [np.array(spell(search.lexicon, text), np.int64) for text in texts[0]]
-        pairs = [[label_loss(trial.logits.astype(np.float64), label, search.temperature) for trial in pair]
-                 for label, *pair in zip(labels, *sides) if len(label)]
-        old, new = np.mean([pair for pair in pairs if math.isfinite(pair[0])] or [[0.0, 0.0]], axis=0).tolist()
-        silent = steps[NO_WORDS] - sum(not len(label) for label in labels)  # trials whose words adaptation lost
+        pairs = [
+            [
+                label_loss(trial.logits.astype(np.float64), label, search.temperature)
+                for trial in pair
+            ]
+            for label, *pair in zip(labels, *sides)
+            if len(label)
+        ]
+        old, new = np.mean(
+            [pair for pair in pairs if math.isfinite(pair[0])] or [[0.0, 0.0]], axis=0
+        ).tolist()
+        # trials whose words adaptation lost
+        silent = steps[NO_WORDS] - sum(not len(label) for label in labels)
         if scored:
             with Recordings(self.data, self.split) as recordings:
                 places = {info.place: index for index, info in enumerate(recordings.infos)}
-                targets: list[Any] = [recordings.labels(places[trial.place]) for trial in plain.trials]
+                targets: list[Any] = [
+                    recordings.labels(places[trial.place]) for trial in plain.trials
+                ]
             truths = [normalise(trial.truth or "").split() for trial in plain.trials]
-            phonemes = [count_edits(targets, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
+            phonemes = [
+                count_edits(targets, [collapse(trial.logits.argmax(1)) for trial in side])
+                for side in sides
+            ]
             words = [count_edits(truths, [text.split() for text in side]) for side in texts]
             errors = {"phonemes": (phonemes[0], phonemes[1]), "words": (words[0], words[1])}
             days = [trial.session for trial in plain.trials]

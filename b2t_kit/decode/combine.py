@@ -45,7 +45,9 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
         raise KitError(f"{name}: there are no models to average")
     from scipy.special import log_softmax  # here: a vote does without it
 
-    arrays = [check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)]
+    arrays = [
+        check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)
+    ]
     frames = [len(array) for array in arrays]
     if len(set(frames)) > 1:
         raise KitError(f"{name}: the models have {', '.join(map(str, frames))} frames; "
@@ -54,8 +56,10 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
     for array in arrays:
         total += 1 / len(arrays) * log_softmax(array, axis=1)
     if (empty := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
-        raise KitError(f"{name}: in frame {empty[0]}, each class is ruled out by one of the models; "
-                       "leave one of them out")
+        raise KitError(
+            f"{name}: in frame {empty[0]}, each class is ruled out by one of the models; "
+            "leave one of them out"
+        )
     return total.astype(np.float32)
 
 # %% ../../nbs/decode/combine.ipynb #23621d4b

@@ -59,7 +59,9 @@ def undecodable(
     model = read_tuning(Path(run) / CHOICE).model
     if model:
         return missing_words(choose_words(model)[0], sentences)
-    return missing_words(build_lexicon(default_words(RunLogits(run, data).training(), sentences)), sentences)
+    return missing_words(
+        build_lexicon(default_words(RunLogits(run, data).training(), sentences)), sentences
+    )
 
 # %% ../../nbs/decode/decode.ipynb #4475bb59
 @dataclass(frozen=True)
@@ -80,12 +82,20 @@ class SplitLogits:
     @property
     def truths(self) -> dict[int, str]:  # index of the trial -> its sentence
         "The true sentences that are known and not empty."
-        return {index: trial.truth for index, trial in enumerate(self.trials) if trial.truth and normalise(trial.truth)}
+        return {
+            index: trial.truth
+            for index, trial in enumerate(self.trials)
+            if trial.truth and normalise(trial.truth)
+        }
 
 # %% ../../nbs/decode/decode.ipynb #70e7cdd7
-def read_split(path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()) -> SplitLogits:
+def read_split(
+    path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()
+) -> SplitLogits:
     "Read logits that the kit wrote; the hash of a large file is remembered in the folder."
-    return SplitLogits(path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO), chose)
+    return SplitLogits(
+        path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO), chose
+    )
 
 # %% ../../nbs/decode/decode.ipynb #b091aeb8
 class LogitSource:
@@ -102,10 +112,13 @@ class LogitSource:
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         "Return the temperature of the logits: fitted to known sentences, or estimated without any."
-        return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
-                                [choice_key(trial.place, trial.truth or "") for trial in trials],
-                                trials[0].order if trials else PHONEME_ORDER,
-                                [trial.name.rpartition(", ")[2] for trial in trials])
+        return fit_to_sentences(
+            [trial.logits for trial in trials],
+            [trial.truth for trial in trials],
+            [choice_key(trial.place, trial.truth or "") for trial in trials],
+            trials[0].order if trials else PHONEME_ORDER,
+            [trial.name.rpartition(", ")[2] for trial in trials],
+        )
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         "Return where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
@@ -227,7 +240,9 @@ class TrainedSource(LogitSource):
                 missing = "the decoder's own validation trials"
             else:
                 with new_folders(val_folder), Recordings(val.data, "val") as recordings:
-                    calibration = fit_network(network, val.own, decoded_from(recordings, val.read(val_folder).path))
+                    calibration = fit_network(
+                        network, val.own, decoded_from(recordings, val.read(val_folder).path)
+                    )
         return calibration or estimate_temperature(logits, missing)
 
 # %% ../../nbs/decode/decode.ipynb #b17b751e
@@ -302,8 +317,11 @@ def known_sentences(data: str | Path | None, split: str) -> tuple[str, ...]:
     "Return the sentences of a split, of training without the quarantined; none if there are no such recordings."
     try:
         with Recordings(data, split) as recordings:
-            return tuple(info.sentence for info in recordings.infos
-                         if info.sentence is not None and not (split == "train" and info.quarantine))
+            return tuple(
+                info.sentence
+                for info in recordings.infos
+                if info.sentence is not None and not (split == "train" and info.quarantine)
+            )
     except KitError:  # a folder may hold only test files
         return ()
 
@@ -326,7 +344,11 @@ class Sentences:
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
         "The true and the decoded sentence of each trial whose true one is known."
-        return [(trial.truth, trial.sentence) for trial in self.trials if trial.truth and normalise(trial.truth)]
+        return [
+            (trial.truth, trial.sentence)
+            for trial in self.trials
+            if trial.truth and normalise(trial.truth)
+        ]
 
     @cached_property
     def wer(self) -> Rate | None:  # None if no true sentence is known
@@ -351,9 +373,19 @@ class Sentences:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
             facts |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
-        extra = {"cer": self.cer, "language_model": self.words, "missing_words": self.missing,
-                 "warning": self.warning, "adaptation": self.adaptation, "temperature": self.calibration}
-        return facts | {name: part if isinstance(part, str) else part.to_dict() for name, part in extra.items() if part}
+        extra = {
+            "cer": self.cer,
+            "language_model": self.words,
+            "missing_words": self.missing,
+            "warning": self.warning,
+            "adaptation": self.adaptation,
+            "temperature": self.calibration,
+        }
+        return facts | {
+            name: part if isinstance(part, str) else part.to_dict()
+            for name, part in extra.items()
+            if part
+        }
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
@@ -402,7 +434,9 @@ class DecodeOptions:
         if self.temperature is not None:
             Calibration(self.temperature)  # refuses what is out of range
         if self.hotwords:
-            object.__setattr__(self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon))))
+            object.__setattr__(
+                self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon)))
+            )
 
     def search(self, words: tuple[Lexicon, LanguageModel], tuned: SearchConfig | None,
                calibration: Calibration) -> BeamSearch:
@@ -446,13 +480,23 @@ class Decoding:
         self.options = options
         self.folder = folder or source.folder
         self.progress = progress
-        self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
+        self.logits, (self.record, self.digest) = (
+            source.read(self.folder),
+            source.record(self.folder),
+        )
         self.lm = options.lm or self.record.model or DEFAULT
         self.truths = tuple(self.logits.truths.values())
         if to_tune and not self.truths:
             raise KitError("tuning needs trials with known sentences, and there are none")
-        self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), self.folder / MEMO,
-                                  self.logits.order.names, source.training(), source.words_folder(self.folder))
+        self.words = choose_words(
+            self.lm,
+            options.lexicon,
+            self.truths + source.sentences(),
+            self.folder / MEMO,
+            self.logits.order.names,
+            source.training(),
+            source.words_folder(self.folder),
+        )
         self.record = self.record.for_model(options.lm, self.words[1])
         self.calibration = options.calibration(source, self.logits.trials, self.record, self.folder)
         self.tuning: Tuning | None = None
@@ -466,15 +510,22 @@ class Decoding:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."
         path, self.digest = self.source.records(self.folder)[0]
         trials = [self.logits.trials[index] for index in self.logits.truths]
-        tuning = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
-                      self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
-                      hotwords=self.options.hot, days=[trial.session for trial in trials])
+        tuning = tune(
+            *self.words,
+            [tempered(trial.logits, self.calibration.temperature) for trial in trials],
+            self.truths,
+            override(SearchConfig(), self.options.settings),
+            progress=self.progress,
+            hotwords=self.options.hot,
+            days=[trial.session for trial in trials],
+        )
         write_atomically(self.folder / "tuning.png", as_png(plot_tuning(tuning), 110))
         save_json(path, tuning.to_dict() | {
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest), "lm": absolute(self.lm),
             "logits": content_hash(self.logits.key), "temperature": self.options.temperature,
             "chose": sorted(choice_key(trial.place, trial.truth or "") for trial in trials)})
-        self.record, self.options = read_tuning(path), replace(self.options, settings={})  # where tuning began
+        # where tuning began
+        self.record, self.options = read_tuning(path), replace(self.options, settings={})
         self.tuning = tuning
 
     def decode(self) -> Sentences:
@@ -492,12 +543,18 @@ class Decoding:
         fresh = cache.fresh
         trials = list(read_nbest(cache.paths[0]) if fresh else decode_trials(search, logits.trials))
         warning = leak_warning(self.words[1], self.truths)
-        sentences = Sentences(with_choices(trials, record.chose, logits.chose, fitted), self.folder,
-                              "; ".join([*logits.notes, *([warning] if warning else [])]) or None, report,
-                              held_out=held_out, tuning=self.tuning, calibration=self.calibration,
-                              missing=missing_words(search.lexicon, self.truths),
-                              spelled=logits.order.names != PHONEMES,
-                              words=about_words(*self.words))
+        sentences = Sentences(
+            with_choices(trials, record.chose, logits.chose, fitted),
+            self.folder,
+            "; ".join([*logits.notes, *([warning] if warning else [])]) or None,
+            report,
+            held_out=held_out,
+            tuning=self.tuning,
+            calibration=self.calibration,
+            missing=missing_words(search.lexicon, self.truths),
+            spelled=logits.order.names != PHONEMES,
+            words=about_words(*self.words),
+        )
         if not fresh:
             cache.forget()
             sentences.save(search.config)
@@ -552,7 +609,9 @@ class WordCounter:
         if config.tuned:
             if not Path(config.tuned).is_file():
                 raise KitError(f"tuned: there is no file {config.tuned}")
-            weights = read_tuning(Path(config.tuned)).settings(tuned_for(lexicon, model, None)) or weights
+            weights = (
+                read_tuning(Path(config.tuned)).settings(tuned_for(lexicon, model, None)) or weights
+            )
         self.config = replace(weights, beam=config.beam, n_best=5)
         self.search = BeamSearch(lexicon, model, self.config)
         self.warning = leak_warning(model, truths)
@@ -584,5 +643,8 @@ class WordCounter:
         temperature = fit_to_sentences(trials, sentences).temperature
         lists = self.search.decode_many([tempered(trial, temperature) for trial in trials])
         targets = [sentence.split() for sentence in sentences]
-        edits = [edit_distance(words, list(nbest[0].words) if nbest else []) for words, nbest in zip(targets, lists)]
+        edits = [
+            edit_distance(words, list(nbest[0].words) if nbest else [])
+            for words, nbest in zip(targets, lists)
+        ]
         return {"word_edits": float(sum(edits)), "words": float(sum(map(len, targets)))}

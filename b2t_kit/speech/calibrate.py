@@ -64,7 +64,8 @@ def label_loss(
 
 # %% ../../nbs/speech/calibrate.ipynb #016cc91e
 NARROW = 1e-3  # relative; a temperature need not be known more precisely
-_REACH = (1e-3, 1e1)  # the temperatures that are tried, as multiples of the typical lead of a frame's best class
+# the temperatures that are tried, as multiples of the typical lead of a frame's best class
+_REACH = (1e-3, 1e1)
 
 
 def _typical_lead(trials: Iterable[np.ndarray]) -> float:  # 0 if all logits are equal
@@ -101,7 +102,8 @@ def valley(height: Callable[[float], float], low: float, high: float) -> float:
     return (low + high) / 2
 
 # %% ../../nbs/speech/calibrate.ipynb #a576c267
-_FEW = 5  # labelled trials: one temperature is 1.6 times off, three 1.4 times, ten 1.2 times, sixty 1.1 times
+# labelled trials: one temperature is 1.6 times off, three 1.4 times, ten 1.2 times, sixty 1.1 times
+_FEW = 5
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,15 @@ class Calibration:
         if self.source == "fitted" and self.of:
             text = f"that of {self.of}, fitted on {self.trials} labelled trials of its validation"
         elif self.source == "fitted":
-            text = f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}"
+            text = (
+                f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> "
+                f"{self.after:.2f}"
+            )
             if self.trials < _FEW:
-                text += f"; of so few, it may be {self.temperature / 1.5:.2g} or {self.temperature * 1.5:.2g} as well"
+                text += (
+                    f"; of so few, it may be {self.temperature / 1.5:.2g} or "
+                    f"{self.temperature * 1.5:.2g} as well"
+                )
         elif self.source == "estimated":
             reach = f"it may be {self.temperature / 2:.2g} or {self.temperature * 2:.2g} as well"
             text = f"estimated from the logits alone ({reach}), for want of {self.lacking}"
@@ -163,7 +171,10 @@ _UNIFORM = 0.1  # of the mean distance between best and worst class: a frame wit
 
 def _informative(trials: Iterable[np.ndarray]) -> list[np.ndarray]:
     "Return the trials without frames in which all classes are alike; the least of healthy networks' have 0.12."
-    spans = [np.nan_to_num(logits - logits.max(axis=1, keepdims=True), neginf=0.0).min(axis=1) for logits in trials]
+    spans = [
+        np.nan_to_num(logits - logits.max(axis=1, keepdims=True), neginf=0.0).min(axis=1)
+        for logits in trials
+    ]
     least = _UNIFORM * float(np.concatenate(spans).mean())
     kept = [logits[span <= least] for logits, span in zip(trials, spans)]
     return [logits for logits in kept if len(logits)]
@@ -171,12 +182,16 @@ def _informative(trials: Iterable[np.ndarray]) -> list[np.ndarray]:
 
 def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the same for logits of any scale
     "Return the share of frames whose best class has little lead over the second."
-    leads = np.concatenate([np.diff(np.partition(logits, -2, axis=1)[:, -2:], axis=1)[:, 0] for logits in trials])
+    leads = np.concatenate(
+        [np.diff(np.partition(logits, -2, axis=1)[:, -2:], axis=1)[:, 0] for logits in trials]
+    )
     leads = np.where(np.isfinite(leads), leads, leads[np.isfinite(leads)].max(initial=0.0))
     return max(0.01, float((leads < _DOUBTFUL * leads.mean()).mean()))
 
 # %% ../../nbs/speech/calibrate.ipynb #66a0b5f2
-def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibration.lacking) -> Calibration:
+def estimate_temperature(
+    trials: Sequence[np.ndarray], lacking: str = Calibration.lacking
+) -> Calibration:
     "Return the temperature at which the frames have the entropy that calibrated networks as _doubtful have."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
@@ -193,8 +208,11 @@ def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibratio
     return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #c8e92c80
-_STRANGE = 0.65  # of the sounds differ: .61 to .9 of other sentences', up to .57 of 99 in 100 at twice the usual errors
-_OF_USE = 0.45  # of the sounds differ in the best quarter of the trials, and labels can be told apart
+# of the sounds differ: .61 to .9 of other sentences', up to .57 of 99 in 100 at twice the usual
+# errors
+_STRANGE = 0.65
+# of the sounds differ in the best quarter of the trials, and labels can be told apart
+_OF_USE = 0.45
 
 
 def _label_errors(logits: np.ndarray, labels: np.ndarray) -> float:  # from 0 to 1
@@ -202,7 +220,9 @@ def _label_errors(logits: np.ndarray, labels: np.ndarray) -> float:  # from 0 to
     return Levenshtein.normalized_distance(collapse(logits.argmax(axis=1)), labels.tolist())
 
 # %% ../../nbs/speech/calibrate.ipynb #9f84900b
-def _own_labels(pairs: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[str]) -> tuple[list[int], str]:
+def _own_labels(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[str]
+) -> tuple[list[int], str]:
     "Return which trials have labels that can be theirs, and what is wrong with others."
     labelled = [index for index, (_, labels) in enumerate(pairs) if len(labels)]
     fitting = [index for index in labelled if math.isfinite(label_loss(*pairs[index], 1.0))]
@@ -215,13 +235,20 @@ def _own_labels(pairs: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[
     which = ", ".join(names[index] if names else f"trial {index}" for index in left[:3])
     more = ", ..." if len(left) > 3 else ""
     if good > _OF_USE and typical > _STRANGE:
-        return own, (f"{typical:.0%} of the sounds of the logits are not those of the labels: these are labels of "
-                     "other recordings, or the network is hardly trained")
-    return own, (f"the labels of {len(left)} of {len(labelled)} trials do not fit their logits, and these were left "
-                 f"out: {which}{more}" if left else "")
+        return own, (
+            f"{typical:.0%} of the sounds of the logits are not those of the labels: these are "
+            "labels of other recordings, or the network is hardly trained"
+        )
+    return own, (
+        f"the labels of {len(left)} of {len(labelled)} trials do not fit their logits, and these "
+        f"were left out: {which}{more}"
+        if left
+        else ""
+    )
 
 # %% ../../nbs/speech/calibrate.ipynb #e34345de
-_PRIOR = 10.0  # weight of the estimate: with 1, single trials scatter more; with 60, thirty trials do
+# weight of the estimate: with 1, single trials scatter more; with 60, thirty trials do
+_PRIOR = 10.0
 _FAR = 4.0  # times the estimate, or a part of it, that no network was found to need: it was .5 to 2
 
 
@@ -237,7 +264,9 @@ def fit_temperature(
     pairs = [(logits, np.asarray(targets, np.int64)) for logits, targets in zip(trials, labels)]
     indices, doubt = _own_labels(pairs, names)
     if not indices:
-        raise KitError("a temperature needs trials whose labels fit into their frames, and there are none")
+        raise KitError(
+            "a temperature needs trials whose labels fit into their frames, and there are none"
+        )
     estimate = estimate_temperature(trials).temperature
     expected = math.log(estimate / unit)
 
@@ -249,7 +278,10 @@ def fit_temperature(
 
     best = unit * math.exp(valley(height, *(math.log(factor) for factor in _REACH)))
     if not doubt and not 1 / _FAR < best / estimate < _FAR:
-        doubt = f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are the labels theirs?"
+        doubt = (
+            f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are "
+            "the labels theirs?"
+        )
     return Calibration(best, "fitted", len(indices), loss(1.0), loss(best),
                        tuple(chosen_on[index] for index in indices if chosen_on), doubt=doubt)
 
@@ -268,22 +300,32 @@ def fit_to_sentences(
         try:
             text = normalise(sentence or "")
             is_phonemes = order.names == PHONEMES
-            pairs.append((index, to_ids(sentence_to_phonemes(text)) if is_phonemes else order.spelled(text)))
+            pairs.append(
+                (index, to_ids(sentence_to_phonemes(text)) if is_phonemes else order.spelled(text))
+            )
         except KitError:  # digits, or letters of another script
             continue
     try:
-        fitted = fit_temperature([trials[index] for index, _ in pairs], [targets for _, targets in pairs],
-                                 [chosen_on[index] for index, _ in pairs] if chosen_on else (),
-                                 [names[index] for index, _ in pairs] if names else ())
+        fitted = fit_temperature(
+            [trials[index] for index, _ in pairs],
+            [targets for _, targets in pairs],
+            [chosen_on[index] for index, _ in pairs] if chosen_on else (),
+            [names[index] for index, _ in pairs] if names else (),
+        )
     except KitError:  # no sentence fits
         return estimate_temperature(trials)
-    errors = [_label_errors(trials[index], np.asarray(targets)) for index, targets in pairs if targets]
+    errors = [
+        _label_errors(trials[index], np.asarray(targets)) for index, targets in pairs if targets
+    ]
     if np.median(errors) > _STRANGE:
-        return replace(estimate_temperature(trials, "sentences of these trials"), doubt=fitted.doubt)
+        return replace(
+            estimate_temperature(trials, "sentences of these trials"), doubt=fitted.doubt
+        )
     return fitted
 
 # %% ../../nbs/speech/calibrate.ipynb #b7c453bb
-TEMPERATURE_FILE = "temperature.json"  # in a run folder; in an exported decoder, "temperature" in its config.json
+# in a run folder; in an exported decoder, "temperature" in its config.json
+TEMPERATURE_FILE = "temperature.json"
 
 
 class Network(NamedTuple):
@@ -295,7 +337,9 @@ class Network(NamedTuple):
     origin: str = ""  # their name in reports
 
 # %% ../../nbs/speech/calibrate.ipynb #30135e5d
-def calibration_record(calibration: Calibration, decoder: str, origin: str = "") -> dict[str, Any]:  # plain values
+def calibration_record(
+    calibration: Calibration, decoder: str, origin: str = ""
+) -> dict[str, Any]:  # plain values
     "Return the record of a temperature."
     return {"decoder": decoder, "origin": origin, **calibration.to_dict()}
 
@@ -317,9 +361,12 @@ def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
         values = {name: value for name, value in record.items()
                   if name not in ("decoder", "origin") and value is not None}
         calibration = from_dict(Calibration, values)
-        if decoder is None and calibration.source == "fitted":  # the losses are those of another network
+        # the losses are those of another network
+        if decoder is None and calibration.source == "fitted":
             origin = calibration.of or str(record.get("origin") or "another run")
             calibration = replace(calibration, of=origin, before=math.nan, after=math.nan)
         return calibration
     except (AttributeError, KitError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: is not the record of a temperature ({error}); remove it") from error
+        raise KitError(
+            f"{path}: is not the record of a temperature ({error}); remove it"
+        ) from error

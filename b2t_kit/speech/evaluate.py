@@ -50,7 +50,9 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
     excess = {}
     for index, trial in enumerate(trials):
         if math.isfinite(trial.loss) and trial.true and len(trial.logits):
-            own = label_loss(trial.logits.astype(np.float64), np.array(trial.decoded, np.int64), 1.0)
+            own = label_loss(
+                trial.logits.astype(np.float64), np.array(trial.decoded, np.int64), 1.0
+            )
             excess[index] = (trial.loss - own) / len(trial.true)
     groups = dict[tuple[str, int | None], list[float]]()
     for index, value in excess.items():
@@ -70,8 +72,11 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         if found > max(LEAST_EXCESS, 4 * usual, usual + 6 * spread):
             strange.add(session)
             place = session if block is None else f"{session}, block {block}"
-            lines.append(f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less likely than "
-                         f"what is decoded, {usual:.2g} elsewhere; are they the labels of these trials, in this order?")
+            lines.append(
+                f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less "
+                f"likely than what is decoded, {usual:.2g} elsewhere; are they the labels of "
+                "these trials, in this order?"
+            )
     return lines
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
@@ -82,14 +87,18 @@ def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]
         record = load_json(path) if path.is_file() else {}
         digests = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})") from error
+        raise KitError(
+            f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})"
+        ) from error
     if not digests:
         return frozenset(recordings.sessions)
     content = data_fingerprint(recordings, Path(run) / MEMO)["content"]
     return frozenset(day for day, digest in content.items() if digests.get(day) == digest)
 
 
-def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]) -> Calibration | None:
+def fit_network(
+    network: Network, own: frozenset[str], trials: Sequence[Decoded]
+) -> Calibration | None:
     """Fit a temperature to the labels of a network's own validation days, and keep it in its folder; None if no labels
     fit, or if it was trained on them."""
     if network.digest is None:
@@ -97,19 +106,32 @@ def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]
     subset = [trial for trial in trials if trial.info.session in own]
     for line in strange_labels(subset):
         say_once(f"warning: {line}")
-    keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
-            for trial in subset]
+    keys = [
+        choice_key(
+            (trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or ""
+        )
+        for trial in subset
+    ]
     try:
-        calibration = fit_temperature([trial.logits for trial in subset], [trial.true for trial in subset], keys,
-                                      [f"{trial.info.session} {trial.info.group}" for trial in subset])
+        calibration = fit_temperature(
+            [trial.logits for trial in subset],
+            [trial.true for trial in subset],
+            keys,
+            [f"{trial.info.session} {trial.info.group}" for trial in subset],
+        )
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
-        save_json(network.folder / TEMPERATURE_FILE, calibration_record(calibration, network.digest, network.origin))
+        save_json(
+            network.folder / TEMPERATURE_FILE,
+            calibration_record(calibration, network.digest, network.origin),
+        )
     return calibration
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
-def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dict[str, dict[str, Any]]]:
+def certainty_of(
+    trials: Sequence[Decoded], temperature: float
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
     kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
     from scipy.special import softmax
@@ -125,8 +147,16 @@ def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dic
             path = scores.argmax(1)
             probabilities = softmax(scores / divisor, axis=1)
             starts = np.flatnonzero(np.diff(path, prepend=-1))
-            highest = np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0] if len(path) else ()
-            hits = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
+            highest = (
+                np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0]
+                if len(path)
+                else ()
+            )
+            hits = [
+                true == decoded
+                for true, decoded in align_edits(trial.true, trial.decoded)
+                if decoded is not None
+            ]
             phonemes += zip([number] * len(hits), highest, hits)
         for kind, rows in (("phoneme sequences", sentences), ("phonemes", phonemes)):
             tables[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
@@ -147,12 +177,18 @@ class Evaluation:
     certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)  # from `certainty_of`
 
     def __post_init__(self) -> None:  # logits of a split take hundreds of megabytes, and nothing more is asked of them
-        object.__setattr__(self, "trials", [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials])
+        object.__setattr__(
+            self,
+            "trials",
+            [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials],
+        )
 
     @cached_property
     def counts(self) -> Counts:
         "Edits and true phonemes of each trial."
-        return count_edits([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
+        return count_edits(
+            [trial.true for trial in self.trials], [trial.decoded for trial in self.trials]
+        )
 
     @cached_property
     def per(self) -> Rate:
@@ -166,26 +202,37 @@ class Evaluation:
         table = RateTable({"all trials": self.per})
         if by_groups(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
-        kinds = ["days in training" if session in self.trained else "days never seen" for session in days]
+        kinds = [
+            "days in training" if session in self.trained else "days never seen" for session in days
+        ]
         return table if len(set(kinds)) < 2 else RateTable(table | rates_by(kinds, self.counts))
 
     @cached_property
     def days(self) -> RateTable:
         "One rate per session; sessions without training are marked."
-        return rates_by([trial.info.session + " (never seen)" * (trial.info.session not in self.trained)
-                         for trial in self.trials], self.counts)
+        return rates_by(
+            [
+                trial.info.session + " (never seen)" * (trial.info.session not in self.trained)
+                for trial in self.trials
+            ],
+            self.counts,
+        )
 
     @cached_property
     def blocks(self) -> RateTable:
         "One rate per block of each session."
-        return rates_by([f"{trial.info.session} block {trial.info.block}" for trial in self.trials], self.counts)
+        return rates_by(
+            [f"{trial.info.session} block {trial.info.block}" for trial in self.trials], self.counts
+        )
 
     @cached_property
     def confusion(self) -> Confusion | None:
         "Which phonemes were decoded as which; None for other labels."
         if self.names != PHONEMES:
             return None
-        return confusion([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
+        return confusion(
+            [trial.true for trial in self.trials], [trial.decoded for trial in self.trials]
+        )
 
     @property
     def title(self) -> str:
@@ -197,32 +244,48 @@ class Evaluation:
         names = [self.names[label] for label in labels]
         if self.names == PHONEMES:
             return " ".join(names)
-        return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace("~", ".")
+        return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace(
+            "~", "."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         "Return all results except single trials, as plain values; a missing interval is None."
-        losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]  # of labels that fit their frames
+        # of labels that fit their frames
+        losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]
         tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
         return {
-            "decoder": self.origin, "split": self.split, "trials": len(self.trials),
-            "loss": sum(losses) / max(len(losses), 1), "per": self.per.rate,
+            "decoder": self.origin,
+            "split": self.split,
+            "trials": len(self.trials),
+            "loss": sum(losses) / max(len(losses), 1),
+            "per": self.per.rate,
             "marks": plain_marks(self.marks),
             **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
             **({"certainty": dict(self.certainty)} if self.certainty else {}),
-            **{title: {name: rate.to_dict() for name, rate in table.items()} for title, table in tables.items()},
+            **{
+                title: {name: rate.to_dict() for name, rate in table.items()}
+                for title, table in tables.items()
+            },
             "edits": self.confusion.edits._asdict() if self.confusion else {},
-            "confusions": [list(pair) for pair in self.confusion.most_common(40)] if self.confusion else [],
+            "confusions": [list(pair) for pair in self.confusion.most_common(40)]
+            if self.confusion
+            else [],
         }
 
     def __repr__(self) -> str:
         title = marked(f"{self.origin}: {self.title}, {len(self.trials)} trials", self.marks)
         lines = [title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])]
         if self.names != PHONEMES:  # what a greedy decoder writes can be read
-            lines += [f"  {self.text(trial.true)}\n    {self.text(trial.decoded)}" for trial in self.trials[:3]]
+            lines += [
+                f"  {self.text(trial.true)}\n    {self.text(trial.decoded)}"
+                for trial in self.trials[:3]
+            ]
         return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
-def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str, Any] | None = None) -> None:
+def save_evaluation(
+    evaluation: Evaluation, folder: str | Path, key: Mapping[str, Any] | None = None
+) -> None:
     "Write result.json, report.txt, trials.csv, days.png, confusion.png and certainty.png."
     folder = Path(folder)
     parts = {"": evaluation, "By day\n": evaluation.days, "By block\n": evaluation.blocks}
@@ -232,7 +295,10 @@ def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str
         figures["confusion"] = plot_confusion(evaluation.confusion).figure
     if evaluation.certainty:
         figures["certainty"] = plot_reliability(evaluation.certainty)
-    write_atomically(folder / "report.txt", "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n")
+    write_atomically(
+        folder / "report.txt",
+        "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n",
+    )
     for name, figure in figures.items():
         write_atomically(folder / f"{name}.png", as_png(figure, 110))
     text = io.StringIO()
@@ -269,7 +335,9 @@ def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     name = source.parent.name if source.name == "hdf5_data_final" else source.name
     digest = content_hash(data_fingerprint(recordings, Path(run) / MEMO)["content"])[:6]
     target = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{digest}")
-    report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {target}")
+    report_progress(
+        f"these recordings are not those of the run's {folder.name} split; results go to {target}"
+    )
     return target
 
 
@@ -298,16 +366,25 @@ def evaluate_run(
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
             choices = dict(decoder.chose(key["data"]))
-            counts = Counter(choices[trial.info.session] for trial in trials if trial.info.session in choices)
+            counts = Counter(
+                choices[trial.info.session] for trial in trials if trial.info.session in choices
+            )
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
                 calibration = fit_network(network, matching_sessions(run, recordings), trials)
             evaluation = Evaluation(
-                decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
+                decoder.origin,
+                split,
+                trials,
+                recordings.signal.label_names,
+                frozenset(decoder.trained),
                 calibration=calibration,
-                marks=tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()),
-                certainty=certainty_of(trials, calibration.temperature if calibration else 1.0))
+                marks=tuple(
+                    Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()
+                ),
+                certainty=certainty_of(trials, calibration.temperature if calibration else 1.0),
+            )
             save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())

@@ -39,9 +39,13 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
         sentences = [normalise(line.votes[0][0]) for line in lines if not line.missing]
         if missing := [line for line in lines if line.missing]:
             example = f"{missing[0].where} ({missing[0].missing!r})"
-            report_progress(f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
-                            "they are left out")
-    if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
+            report_progress(
+                f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
+                "they are left out"
+            )
+    if not (
+        sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]
+    ):
         raise KitError(f"{source}: has no sentence")
     return sentences
 
@@ -75,12 +79,21 @@ def build_language_model(
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
-    guard = LeakGuard((sentence for source in exclude for sentence in scored_sentences(source)), leaks)
+    guard = LeakGuard(
+        (sentence for source in exclude for sentence in scored_sentences(source)), leaks
+    )
     if missing := [text for text in texts if not Path(text).exists()]:
         raise KitError(f"{missing[0]}: there is no such text file or folder of recordings")
     sources = [load_sentences(text) if Path(text).is_dir() else text for text in texts]
-    model = train_language_model(sources, order, prune, vocabulary, min_count, guard if exclude else None,
-                                 memory and memory * 10**6)
+    model = train_language_model(
+        sources,
+        order,
+        prune,
+        vocabulary,
+        min_count,
+        guard if exclude else None,
+        memory and memory * 10**6,
+    )
     guard.check()
     model.origin["texts"] = [Path(text).name for text in texts]
     guard.record(model)
@@ -119,7 +132,10 @@ def mix_language_models(
                 if guard(one.split(), f"{text}, sentence {number}")]
     guard.check()
     if not held_out:
-        raise KitError(f"{text}: has no sentence to find weights on, after those that will be scored were left out")
+        raise KitError(
+            f"{text}: has no sentence to find weights on, after those that will be scored were "
+            "left out"
+        )
     parts = [model.to_arrays() for model in models]
     for part in parts:
         part.verify()
@@ -131,8 +147,14 @@ def mix_language_models(
     unchecked = len(np.setdiff1d(scored, model.checked))
     names = [Path(str(part.path)).name for part in parts]
     scores = [perplexity(one, held_out) for one in (*parts, model)]  # as `b2t lm perplexity` counts
-    model.origin |= {"models": names, "weights": weights, "unchecked": unchecked,
-                     "perplexities": [round(one, 2) for one, _ in scores],  # of each model and, last, of the mixture
-                     "unknown words": [f"{unknown:.2%}" for _, unknown in scores]}
+    model.origin |= {
+        "models": names,
+        "weights": weights,
+        "unchecked": unchecked,
+        "perplexities": [
+            round(one, 2) for one, _ in scores
+        ],  # of each model and, last, of the mixture
+        "unknown words": [f"{unknown:.2%}" for _, unknown in scores],
+    }
     save_model(model, out)
     return model

@@ -19,10 +19,13 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames, TrainBatches, augment
-from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
+from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames
+from ..data.batches import TrainBatches, augment
+from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth
+from ..data.batches import smoothing_taps
 from ..data.quarantine import quarantine_text, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, check_days
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
+from ..data.dataset import data_fingerprint, check_days
 from ..data.dataset import signal_difference
 from ..data.quarantine import open_recordings
 from ..devices.torch import Device
@@ -46,7 +49,9 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         if self.tuned and not self.lm:
-            raise KitError("tuned: needs the language model that the weights were tuned for; add --lm MODEL")
+            raise KitError(
+                "tuned: needs the language model that the weights were tuned for; add --lm MODEL"
+            )
         check_bounds(self, {"beam": (1, 100_000)})
 
 # %% ../../nbs/speech/task.ipynb #69848cc2
@@ -57,11 +62,13 @@ class SpeechConfig(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
-    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from the run in --config
+    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from
+    # the run in --config
     splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
-    # learning rates of parameters by pattern of their names, as fractions of the usual, such as gru.*=0.1; 0 freezes
+    # learning rates of parameters by pattern of their names, as fractions of the usual, such as
+    # gru.*=0.1; 0 freezes
     rates: tuple[str, ...] = ()
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
 
@@ -113,14 +120,17 @@ def speech_loss(
     divisor = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
         features = padded(
-            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width), config)
+            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width),
+            config,
+        )
         losses, parts = config.model.losses(model, features, batch)  # (B,) each
         sums = {name: (batch.weight * losses / divisor).sum() for name, losses in parts.items()}
         return LossSum((batch.weight * losses / divisor).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
     losses = ctc_losses(logits, frames, batch.labels, batch.num_labels) / divisor  # (B,)
     equal = (batch.labels[:, 1:] == batch.labels[:, :-1]) & (batch.labels[:, 1:] > 0)  # (B, L - 1)
-    fits = batch.num_labels + equal.sum(dim=1) <= frames  # one frame per label, and one more between equal neighbours
+    # one frame per label, and one more between equal neighbours
+    fits = batch.num_labels + equal.sum(dim=1) <= frames
     total = (batch.weight * losses.where(fits, 0.0)).sum()
     outputs = {"path": logits.argmax(dim=-1).to(torch.int16), "frames": frames,
                "labels": batch.labels, "num_labels": batch.num_labels, "weight": batch.weight}
@@ -185,7 +195,8 @@ class SpeechTask(Task):
 
     def __init__(
         self,
-        # folder of the recordings, or several; None: the platform's input folders; or lengths without recordings
+        # folder of the recordings, or several; None: the platform's input folders; or lengths
+        # without recordings
         data: str | Path | Sequence[str | Path] | Lengths | None,
         config: SpeechConfig = SpeechConfig(),  # model, data and validation settings
         count_words: _WordScorer | None = None,  # needed if `config.words` asks for words in validation
@@ -213,7 +224,11 @@ class SpeechTask(Task):
         excluded = {*config.holdout, *spent_days(self.train)}
         self.trained = [day for day in self.sessions if day not in excluded]
         self.left_out = quarantined(self.train)  # why -> training trials
-        self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
+        self.train.infos = [
+            info
+            for info in self.train.infos
+            if info.session in self.trained and not info.quarantine
+        ]
         _check_days(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
@@ -228,16 +243,23 @@ class SpeechTask(Task):
             if recordings is not self.train:
                 check_lengths(recordings, self.config.model.patch)
                 for folder, signal in recordings.signals.items():
-                    if message := signal_difference(signal, folder, self.train.signals.get(folder, signal)):
+                    if message := signal_difference(
+                        signal, folder, self.train.signals.get(folder, signal)
+                    ):
                         raise KitError(f"{folder}: {message}")
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
             if count_words is None:
-                raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
-                               "from b2t_kit.decode.decode")
+                raise KitError(
+                    "words: a language model is set, but there is no scorer; pass "
+                    "count_words=WordCounter from b2t_kit.decode.decode"
+                )
             if signal.labels != T15.labels:
-                raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
+                raise KitError(
+                    "words: are decoded from phonemes, and the recordings have other labels; "
+                    "leave --lm out"
+                )
             splits = filter(None, (self.val, self.held_out))
             said = [info.sentence for split in splits for info in split.infos]
             known = [info.sentence for info in self.train.infos if not info.quarantine]
@@ -245,8 +267,12 @@ class SpeechTask(Task):
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
-        record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions,
-                                  "trained": self.trained}
+        record: dict[str, Any] = {
+            "name": "speech",
+            "config": to_dict(self.config),
+            "sessions": self.sessions,
+            "trained": self.trained,
+        }
         if self.words:
             record["words"] = self.words.record
         infos = self.train.infos if len(self.train.folders) > 1 else ()
@@ -283,16 +309,28 @@ class SpeechTask(Task):
             lines["folders"] = "; ".join(f"{folder}, with {signal.num_features} features"
                                          for folder, signal in self.train.signals.items())
         if self.start:
-            new = f"; new: {', '.join(self.new) or 'only layers of sessions'}" if self.start.model is not None else ""
+            new = (
+                f"; new: {', '.join(self.new) or 'only layers of sessions'}"
+                if self.start.model is not None
+                else ""
+            )
             lines["starts"] = f"from {self.start.record['decoder']}{new}"
         if self.words:
             lines["words"] = f"{self.words.search.model!r}, for validation"
-        if warnings := [*self.warnings, *([self.words.warning] if self.words and self.words.warning else [])]:
+        if warnings := [
+            *self.warnings,
+            *([self.words.warning] if self.words and self.words.warning else []),
+        ]:
             lines["warning"] = "\nwarning    ".join(warnings)
         batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
-        return {**lines, "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
-                "lengths": ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes),
-                "padding": f"{batches.padded_share():.0%} of all bins"}
+        return {
+            **lines,
+            "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
+            "lengths": ", ".join(
+                f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes
+            ),
+            "padding": f"{batches.padded_share():.0%} of all bins",
+        }
 
     def build_model(self) -> nn.Module:
         "Return a decoder with initial weights from torch's generator, or from another decoder."
@@ -304,9 +342,18 @@ class SpeechTask(Task):
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "Return the model's groups, with the rates of this run."
-        groups = group_parameters(model, [
-            GroupRule(group.name, group.patterns, config.lr * group.lr, config.weight_decay * group.decay)
-            for group in self.config.model.groups()])
+        groups = group_parameters(
+            model,
+            [
+                GroupRule(
+                    group.name,
+                    group.patterns,
+                    config.lr * group.lr,
+                    config.weight_decay * group.decay,
+                )
+                for group in self.config.model.groups()
+            ],
+        )
         return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
@@ -314,11 +361,19 @@ class SpeechTask(Task):
         if key not in self._to_train:
             check_shares(self.config.rows, device.world, config.accumulation)
             self._to_train[key] = TrainBatches(
-                self.train, self.config.batches, *key, multiple=device.chips, pin=device.kind == "cuda",
-                frames=framing(self.config.model))
+                self.train,
+                self.config.batches,
+                *key,
+                multiple=device.chips,
+                pin=device.kind == "cuda",
+                frames=framing(self.config.model),
+            )
         return self._to_train[key]
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
+
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
         return self._train_batches(config, device).iterate(position)
 
@@ -331,11 +386,20 @@ class SpeechTask(Task):
         rows = self.config.rows
         model = self.config.model
         features = model.num_features or self.lengths.num_features
-        train_rows, eval_rows = (rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1))
+        train_rows, eval_rows = (
+            rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1)
+        )
         largest_first = self.lengths.buckets[::-1]
-        steps = [[shape_batch(bucket, train_rows, rows, model, features) for _ in range(config.accumulation)]
-                 for bucket in largest_first]
-        return steps, [shape_batch(bucket, eval_rows, rows, model, features) for bucket in largest_first]
+        steps = [
+            [
+                shape_batch(bucket, train_rows, rows, model, features)
+                for _ in range(config.accumulation)
+            ]
+            for bucket in largest_first
+        ]
+        return steps, [
+            shape_batch(bucket, eval_rows, rows, model, features) for bucket in largest_first
+        ]
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
@@ -347,8 +411,18 @@ class SpeechTask(Task):
         trials = outputs.get("trial")
         frames = outputs["frames"].tolist()
         weight = outputs["weight"].tolist()
-        rows = zip(outputs["path"].numpy(), outputs["labels"].tolist(), frames, outputs["num_labels"].tolist(), weight)
-        pairs = [(true[:length], collapse(path[:count])) for path, true, count, length, real in rows if real]
+        rows = zip(
+            outputs["path"].numpy(),
+            outputs["labels"].tolist(),
+            frames,
+            outputs["num_labels"].tolist(),
+            weight,
+        )
+        pairs = [
+            (true[:length], collapse(path[:count]))
+            for path, true, count, length, real in rows
+            if real
+        ]
         edits = {"edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
                  "labels": float(sum(len(true) for true, _ in pairs))}
         if logits is None or trials is None or self.words is None:
@@ -379,8 +453,14 @@ class SpeechTask(Task):
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         key = (id(recordings), device.rank, device.world)
         if key not in self._to_score:
-            self._to_score[key] = EvalBatches(recordings, self.config.batches, device.rank, device.world,
-                                              multiple=device.chips, frames=framing(self.config.model))
+            self._to_score[key] = EvalBatches(
+                recordings,
+                self.config.batches,
+                device.rank,
+                device.world,
+                multiple=device.chips,
+                frames=framing(self.config.model),
+            )
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -401,27 +481,40 @@ def _check_days(recordings: Recordings) -> None:
     for info in recordings.infos:
         folder = info.file.parents[1]
         if owners.setdefault(info.session, folder) != folder:
-            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; rename "
-                           "one, or leave one of the two folders out")
+            raise KitError(
+                f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; "
+                "rename one, or leave one of the two folders out"
+            )
     if missing := set(recordings.folders) - set(owners.values()):
-        raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined")
+        raise KitError(
+            f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined"
+        )
     for folder, signal in recordings.signals.items():
         if not signal.labels:
             raise KitError(f"{folder}: has no labels to train on")
         if signal.labels != recordings.signal.labels:
-            raise KitError(f"{folder}: has other labels than {recordings.folder}; a decoder has one label set")
+            raise KitError(
+                f"{folder}: has other labels than {recordings.folder}; a decoder has one label set"
+            )
 
 
 def _held_out_recordings(
     folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
 ) -> Recordings | None:  # None if no held-out session has validation trials
     "Validation trials of the held-out sessions."
-    pairs = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
+    pairs = [
+        (folder, name)
+        for folder in folders
+        for name in holdout
+        if (folder / name / "data_val.hdf5").exists()
+    ]
     if not pairs:
         return None
     recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in pairs)), "val",
                                  [name for _, name in pairs])
-    recordings.infos = [replace(info, day=sessions.index(info.session)) for info in recordings.infos]
+    recordings.infos = [
+        replace(info, day=sessions.index(info.session)) for info in recordings.infos
+    ]
     return recordings
 
 # %% ../../nbs/speech/task.ipynb #3a2b589a
@@ -434,21 +527,31 @@ def fitted(
     "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
     model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
     framing(model)
-    if model.num_classes not in (len(PHONEMES), num_classes):  # those of the defaults, or of a run that is resumed
+    # those of the defaults, or of a run that is resumed
+    if model.num_classes not in (len(PHONEMES), num_classes):
         raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
     return replace(config, model=replace(model, num_classes=num_classes))
 
 # %% ../../nbs/speech/task.ipynb #f6a27d57
 def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
     "Return the features of all sessions, or of each, for a run's record."
-    sets = [{"signal": to_dict(kind), "sessions": [session for session, other in signals.items() if other == kind]}
-            for kind in dict.fromkeys(signals.values())]
+    sets = [
+        {
+            "signal": to_dict(kind),
+            "sessions": [session for session, other in signals.items() if other == kind],
+        }
+        for kind in dict.fromkeys(signals.values())
+    ]
     return ({} if signal == T15 else {"signal": to_dict(signal)}) | ({"sets": sets} if sets else {})
 
 
 def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
     "Read the result of `signals_record` from the entry `task` of `config.json`."
-    return {session: from_dict(Signal, part["signal"]) for part in task.get("sets", []) for session in part["sessions"]}
+    return {
+        session: from_dict(Signal, part["signal"])
+        for part in task.get("sets", [])
+        for session in part["sessions"]
+    }
 
 
 def amount(recordings: Recordings) -> str:
@@ -468,16 +571,24 @@ class SpeechRun(RunSettings):
     def check(self) -> None:
         "Raise `KitError` if nothing is left to validate on, or validation does not measure the metric of `select`."
         if "val" in self.task.splits and self.train.eval_every:
-            raise KitError("splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0")
+            raise KitError(
+                "splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0"
+            )
         if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
-            raise KitError(f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
-                           "or --lm default for the small one")
+            raise KitError(
+                f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
+                "or --lm default for the small one"
+            )
 
     def without_data(self, data: str | Path | None = None) -> SpeechTask:
         "Return the task without recordings."
         if data is None:
             return SpeechTask(published_lengths(self.task.batches), self.task)
         with closing(SpeechTask(data, self.task)) as task:
-            batches = TrainBatches(task.train, task.config.batches, self.train.seed, frames=framing(task.config.model))
-            lengths = Lengths(tuple(batches.buckets), len(task.sessions), task.train.signal.num_features)
+            batches = TrainBatches(
+                task.train, task.config.batches, self.train.seed, frames=framing(task.config.model)
+            )
+            lengths = Lengths(
+                tuple(batches.buckets), len(task.sessions), task.train.signal.num_features
+            )
         return SpeechTask(lengths, self.task)
