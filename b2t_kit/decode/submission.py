@@ -95,9 +95,9 @@ def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # 
     if len(lines) != rows:
         faults.append(f"{len(lines)} rows, but there are {rows} test trials")
     if len(lines) < rows:
-        faults[-1] += f"; missing: {len(lines)}" + (
-            f" to {rows - 1}" if len(lines) + 1 < rows else ""
-        )
+        faults[-1] += f"; missing: {len(lines)}"
+    if len(lines) + 1 < rows:
+        faults[-1] += f" to {rows - 1}"
     return faults
 
 # %% ../../nbs/decode/submission.ipynb #805a936b
@@ -113,10 +113,9 @@ class SubmissionCheck:
         return not self.faults
 
     def __repr__(self) -> str:
-        count = f"{len(self.faults) or 'no'} fault{'s' * (len(self.faults) != 1)}"
-        return "\n".join(
-            f"{self.path}: {line}" for line in [*self.faults, f"{count}, {self.rows} rows expected"]
-        )
+        plural = "" if len(self.faults) == 1 else "s"
+        count = f"{len(self.faults) or 'no'} fault{plural}, {self.rows} rows expected"
+        return "\n".join(f"{self.path}: {line}" for line in [*self.faults, count])
 
 
 def check_submission(
@@ -144,14 +143,15 @@ def write_submission(
     absent = sorted(set(places) - sentences.keys())
     if foreign or absent:
         fault = "is not a test trial of the recordings" if foreign else "has no list"
+        first = " ".join(map(str, (foreign or absent)[0]))
         raise KitError(
-            f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds "
-            f"{len(sentences)} trials, and there are {len(places)} test trials"
+            f"{name}: {first} {fault}; it holds {len(sentences)} trials, and there are "
+            f"{len(places)} test trials"
         )
-    rows = "".join(
-        f"{number},{submission_text(sentences[place])}\n" for number, place in enumerate(places)
-    )
-    write_atomically(out, f"{HEADER}\n{rows}")
+    lines = [HEADER]
+    for number, place in enumerate(places):
+        lines.append(f"{number},{submission_text(sentences[place])}")
+    write_atomically(out, "\n".join(lines) + "\n")
     return SubmissionCheck(Path(out), len(places), submission_faults(read_bytes(out), len(places)))
 
 
@@ -219,14 +219,20 @@ class Score:
 
     def to_dict(self) -> dict[str, float | int | None]:
         "Return the score as plain values; a missing interval is None."
-        low, high = (None if math.isnan(edge) else edge for edge in (self.wer.low, self.wer.high))
-        return {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
-                "wer_low": low, "wer_high": high}
+        return {
+            "edits": self.wer.edits,
+            "words": self.wer.total,
+            "wer": self.wer.rate,
+            "wer_low": None if math.isnan(self.wer.low) else self.wer.low,
+            "wer_high": None if math.isnan(self.wer.high) else self.wer.high,
+        }
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds._asdict().items())
-        lines = [f"word error rate {self.wer} words, interval over {self.resampled}",
-                 f"{kinds}; {self.exact} of {self.sentences} sentences without an error"]
+        lines = [
+            f"word error rate {self.wer} words, interval over {self.resampled}",
+            f"{kinds}; {self.exact} of {self.sentences} sentences without an error",
+        ]
         return "\n".join((*lines, *self.notes))
 
 # %% ../../nbs/decode/submission.ipynb #375cb6c0
@@ -262,8 +268,10 @@ def score(
     aligned = align_tables(tables)
     days = [key[0] for key in aligned[0] if len(key) == 3]
     groups = days if days and by_groups(days) else None
-    true, decoded = ([normalise(likeliest(votes)).split() for votes in rows.values()]
-                     for rows in aligned)
+    sides = []
+    for rows in aligned:
+        sides.append([normalise(likeliest(votes)).split() for votes in rows.values()])
+    true, decoded = sides
     counts = count_edits(true, decoded)
     try:
         wer = rate_of(counts, groups)

@@ -28,15 +28,16 @@ def day_mixture(
     mean of those of the same participant, if there are any, else of all; raise `KitError` for strays."""
     unknown = sorted(set(trained) - set(own))
     if unknown or not trained:
-        raise KitError(
-            f"the decoder has no trained day layer{' for ' + unknown[0] if unknown else ''}"
-        )
+        which = f" for {unknown[0]}" if unknown else ""
+        raise KitError(f"the decoder has no trained day layer{which}")
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
-        fallback = [
-            day for day in trained if day.partition(".")[0] == session.partition(".")[0]
-        ] or trained
-        sources = [session] if session in trained else fallback
+        participant = session.partition(".")[0]
+        if session in trained:
+            sources = [session]
+        else:
+            own_days = [day for day in trained if day.partition(".")[0] == participant]
+            sources = own_days or list(trained)
         mixture[row, [own.index(day) for day in sources]] = 1 / len(sources)
     return mixture
 
@@ -51,9 +52,8 @@ def refit(model: nn.Module, mixture: torch.Tensor) -> nn.Module:
             size = layer.weight.shape[1:]
             rest = 1 - weights.sum(dim=1).round(decimals=4)  # (wanted,) weight of the identity
             identity = torch.eye(size[0]) if len(size) == 2 else torch.ones(size[0])
-            weight = weights @ layer.weight.flatten(1) + rest[:, None] * identity.flatten().to(
-                rest.device
-            )
+            identity = identity.flatten().to(rest.device)
+            weight = weights @ layer.weight.flatten(1) + rest[:, None] * identity
             layer.weight = nn.Parameter(weight.unflatten(1, size))
             layer.bias = nn.Parameter(weights @ layer.bias)
     return fitted
@@ -135,19 +135,17 @@ def with_rates(
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
-            share = next(
-                (share for pattern, share in rules if fnmatchcase(names[id(parameter)], pattern)),
-                1.0,
-            )
-            parts.setdefault(share, []).append(parameter)
-        subgroups += [
-            {
+            name = names[id(parameter)]
+            shares = [share for pattern, share in rules if fnmatchcase(name, pattern)]
+            parts.setdefault(shares[0] if shares else 1.0, []).append(parameter)
+        for share, part in parts.items():
+            suffix = "" if share == 1 else f" x {share:g}"
+            subgroup = {
                 **group,
                 "params": part,
-                "name": group["name"] + (f" x {share:g}" if share != 1 else ""),
+                "name": group["name"] + suffix,
                 "lr": group["lr"] * share,
                 "peak_lr": group["peak_lr"] * share,
             }
-            for share, part in parts.items()
-        ]
+            subgroups.append(subgroup)
     return subgroups

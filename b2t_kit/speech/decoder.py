@@ -43,8 +43,10 @@ class Decoder:
     trained: tuple[str, ...]  # sessions that were in training
     origin: str  # its name in reports
     signal: Signal = T15  # what its features are
-    signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)  # session -> the same, of several sets
-    begun: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the decoder that its run started from
+    # session -> the same, of several sets
+    signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)
+    # the decoder that its run started from
+    begun: Mapping[str, Any] = field(default_factory=dict, compare=False)
     # session -> content of the validation trials that chose the best of several steps, or were
     # trained on as well
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -106,12 +108,14 @@ class Decoder:
 
     def features_on(self, session: str) -> int:
         "Return features per bin of a session: those of its set, or of another of its participant's."
+        participant = session.partition(".")[0]
         peers = [
             signal
             for name, signal in self.signals.items()
-            if name.partition(".")[0] == session.partition(".")[0]
+            if name.partition(".")[0] == participant
         ]
-        count = self.signals.get(session, peers[0] if peers else self.signal).num_features
+        usual = peers[0] if peers else self.signal
+        count = self.signals.get(session, usual).num_features
         return min(count, self.config.model.num_features or count)
 
     def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
@@ -190,12 +194,11 @@ def recorded_settings(run: str | Path) -> SpeechRun:
     record, settings = _read_record(path)
     if not isinstance(record.get("train"), dict):
         raise KitError(f"{path}: is not the record of a run; it lacks train")
-    config = settings["config"].model
-    model = replace(config, num_classes=len(PHONEMES), **{
-        item.name: None for item in fields(config) if item.name in ("num_days", "num_features")})
-    return SpeechRun(
-        replace(settings["config"], model=model), from_dict(TrainConfig, record["train"])
-    )
+    config = settings["config"]
+    of_recordings = {"num_days", "num_features"} & {item.name for item in fields(config.model)}
+    unknown = dict.fromkeys(of_recordings)
+    model = replace(config.model, num_classes=len(PHONEMES), **unknown)
+    return SpeechRun(replace(config, model=model), from_dict(TrainConfig, record["train"]))
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -237,6 +240,7 @@ def _decoder_of(
         ) from error
     # exported decoders may have no record of training
     with suppress(KeyError, TypeError, ValueError):
-        if "val" in config.splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
+        trained = "val" in config.splits
+        if trained or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
             content = dict(record["data"]["val"]["content"])
     return Decoder(model, origin=origin, chosen_on=content, **values)

@@ -30,8 +30,8 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
     path = Path(source)
     if path.is_dir():
         with Recordings(path, "train") as recordings:
-            sentences = [normalise(info.sentence) for info in recordings.infos
-                         if read_sentence(info.sentence) and not info.quarantine]
+            said = [info.sentence for info in recordings.infos if not info.quarantine]
+            sentences = [normalise(sentence) for sentence in said if read_sentence(sentence)]
     elif path.suffix.lower() == ".gz":
         sentences = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
     else:
@@ -43,9 +43,8 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
                 f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
                 "they are left out"
             )
-    if not (
-        sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]
-    ):
+    sentences = [" ".join(sentence.split()) for sentence in sentences if sentence.split()]
+    if not sentences:
         raise KitError(f"{source}: has no sentence")
     return sentences
 
@@ -59,8 +58,9 @@ def scored_sentences(source: str | Path) -> list[str]:
     for split in SPLITS[:2]:
         if split == "val" or list(folder.glob(f"*/data_{split}.hdf5")):
             with Recordings(folder, split) as recordings:
-                sentences += [info.sentence for info in recordings.infos
-                              if info.sentence and (split == "val" or info.quarantine)]
+                for info in recordings.infos:
+                    if info.sentence and (split == "val" or info.quarantine):
+                        sentences.append(info.sentence)
     return sentences
 
 # %% ../../nbs/speech/sentences.ipynb #50342efd
@@ -128,8 +128,11 @@ def mix_language_models(
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")
     guard = LeakGuard((one for source in exclude for one in scored_sentences(source)), leaks)
-    held_out = [one for number, one in enumerate(load_sentences(text), 1)
-                if guard(one.split(), f"{text}, sentence {number}")]
+    held_out = [
+        one
+        for number, one in enumerate(load_sentences(text), 1)
+        if guard(one.split(), f"{text}, sentence {number}")
+    ]
     guard.check()
     if not held_out:
         raise KitError(
@@ -151,9 +154,8 @@ def mix_language_models(
         "models": names,
         "weights": weights,
         "unchecked": unchecked,
-        "perplexities": [
-            round(one, 2) for one, _ in scores
-        ],  # of each model and, last, of the mixture
+        # of each model and, last, of the mixture
+        "perplexities": [round(one, 2) for one, _ in scores],
         "unknown words": [f"{unknown:.2%}" for _, unknown in scores],
     }
     save_model(model, out)
