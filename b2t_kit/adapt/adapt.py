@@ -21,18 +21,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 
-from ..core.errors import KitError
-from ..core.settings import check_bounds
 from ..core.cache import content_hash, file_mark
+from ..core.errors import KitError
+from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
-from ..core.files import regular_file
-from ..core.files import write_atomically
-from ..data.batches import Batch, Frames, needed_patches
+from ..core.settings import check_bounds
+from ..data.batches import Batch
 from ..data.dataset import T15, Recordings
+from ..data.frames import Frames, needed_frames
 from ..devices.torch import Device
 from ..speech.days import fit_days
 from ..speech.decoder import Decoder
-from ..speech.task import framing, logits_of, speech_loss
+from ..speech.task import logits_of, speech_loss
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part, tensors_hash
 
@@ -64,16 +64,17 @@ def single_trial(
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "Return a trial as a batch of its exact length."
-    ones = torch.ones(1, dtype=torch.int32)
-    count = frames.of(len(features))
+    def whole(value: int) -> torch.Tensor:
+        return torch.tensor([value], dtype=torch.int32)
+
     key = torch.zeros(1, dtype=torch.int64)
     return Batch(
         torch.from_numpy(features)[None],
-        ones * len(features),
-        ones * count,
-        ones[None] * 0,
-        ones * 0,
-        day=ones * day,
+        whole(len(features)),
+        whole(frames.of(len(features))),
+        whole(0)[None],
+        whole(0),
+        day=whole(day),
         weight=torch.ones(1),
         noise_key=key,
         trial=key,
@@ -95,11 +96,14 @@ class AdaptingDecoder:
     ) -> None:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
-        if decoder.signal.labels != T15.labels or recordings.signal.labels not in (T15.labels, ""):
-            signal = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
+        signal = decoder.signal
+        if signal.labels == T15.labels and recordings.signal.labels:
+            signal = recordings.signal
+        if signal.labels != T15.labels:
+            first = " ".join(signal.label_names[1:6])
             raise KitError(
                 f"{decoder.origin}: here its labels are {signal.num_labels} classes "
-                f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only"
+                f"({first} ...), and this is done with phonemes only"
             )
         self.decoder = decoder
         self.recordings = recordings
@@ -126,18 +130,21 @@ class AdaptingDecoder:
         self.session = ""
         self.enter(infos[self.order[0]].session)
 
+    def shares_layer(self, session: str) -> bool:
+        "Return whether a session has the layer of the one before."
+        if session == self.session:
+            return True
+        one_was_trained = {session, self.session} & set(self.decoder.trained)
+        participant = session.partition(".")[0]
+        return not one_was_trained and participant == self.session.partition(".")[0]
+
     def enter(self, session: str) -> None:
         "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
-        same_layer = (
-            session == self.session
-            or (  # both of one participant, and neither was in training
-                not {session, self.session} & set(self.decoder.trained)
-                and session.partition(".")[0] == self.session.partition(".")[0]
-            )
-        )
-        if not self.session or (self.adapted.by_day and not same_layer):
-            days = self.decoder.sessions, self.decoder.trained, [session]
-            self.model = fit_days(self.decoder.model, *days).to(self.device.torch_device)
+        is_first = not self.session
+        if is_first or (self.adapted.by_day and not self.shares_layer(session)):
+            decoder = self.decoder
+            model = fit_days(decoder.model, decoder.sessions, decoder.trained, [session])
+            self.model = model.to(self.device.torch_device)
             self.model.requires_grad_(False).eval()
             self.parameters = {
                 name: parameter.requires_grad_()
@@ -165,11 +172,14 @@ class AdaptingDecoder:
         batch = replace(
             batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels))
         )
-        tensors = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
-                   if isinstance(value, torch.Tensor)}  # the features are not copied yet
-        copies = replace(
-            batch, **tensors | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows
-        )
+        tensors = {  # the features are not copied yet
+            name: value.expand(rows, *value.shape[1:])
+            for name, value in vars(batch).items()
+            if isinstance(value, torch.Tensor)
+        }
+        tensors["noise_key"] = key
+        tensors["step_key"] = key[:1].expand(rows)
+        copies = replace(batch, **tensors, step_rows=rows)
         torch.manual_seed(fold_seed(0, "adapt", *place, "dropout"))
         self.model.train()
         self.loss(copies).backward()
@@ -177,11 +187,11 @@ class AdaptingDecoder:
         gradients = [
             parameter.grad for parameter in self.parameters.values() if parameter.grad is not None
         ]
-        finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
-        if finite:
+        is_finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
+        if is_finite:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return finite
+        return is_finite
 
     def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
         "Decode one trial, then take a step on it; return its record, and the logits (P, 41) from before the step."
@@ -189,7 +199,7 @@ class AdaptingDecoder:
         key = info.session, info.block, info.number
         self.enter(info.session)
         single = single_trial(
-            self.recordings.features(index), 0, framing(self.decoder.config.model)
+            self.recordings.features(index), 0, self.decoder.config.model.framing
         )
         batch = self.device.place(single)
         with torch.no_grad(), self.device.autocast():
@@ -199,51 +209,47 @@ class AdaptingDecoder:
         sentence, labels = self.words(logits)
         if not labels:
             outcome = NO_WORDS
-        elif needed_patches(np.array(labels)) > int(batch.num_patches[0]):
+        elif needed_frames(np.array(labels)) > int(batch.num_patches[0]):
             outcome = "without a step (pronunciation too long)"
+        elif self.learn(batch, labels, key):
+            outcome = "with a step"
         else:
-            outcome = (
-                "with a step"
-                if self.learn(batch, labels, key)
-                else "without a step (gradient not finite)"
-            )
+            outcome = "without a step (gradient not finite)"
         return {"place": list(key), "sentence": sentence, "done": outcome}, logits
 
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
-        state = {
-            f"{part}.{name}": value
-            for name, parameter in self.parameters.items()
-            for part, value in {
-                "value": parameter.detach(),
-                **self.optimizer.state[parameter],
-            }.items()
-        }
-        return {name: value.cpu().contiguous() for name, value in state.items()}
+        state = dict[str, torch.Tensor]()
+        for name, parameter in self.parameters.items():
+            parts = {"value": parameter.detach(), **self.optimizer.state[parameter]}
+            for part, value in parts.items():
+                state[f"{part}.{name}"] = value.cpu().contiguous()
+        return state
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         "Go on from saved parameters and moments."
         for name, parameter in self.parameters.items():
             parameter.copy_(tensors[f"value.{name}"])
-            parts = [
-                part for part in ("step", "exp_avg", "exp_avg_sq") if f"{part}.{name}" in tensors
-            ]
-            self.optimizer.state[parameter] = {
-                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device)
-                for part in parts
-            }
+            state = dict[str, torch.Tensor]()
+            for part in ("step", "exp_avg", "exp_avg_sq"):
+                if f"{part}.{name}" in tensors:
+                    place = "cpu" if part == "step" else parameter.device
+                    state[part] = tensors[f"{part}.{name}"].to(place)
+            self.optimizer.state[parameter] = state
 
     def go_through(self, done: "AdaptProgress", progress: Callable[[str], Any] = str) -> None:
         "Decode all trials."
         order = self.order
         first = len(done.trials)
-        self.enter(self.recordings.infos[order[max(first - 1, 0)]].session)
+        last_done = order[max(first - 1, 0)]
+        self.enter(self.recordings.infos[last_done].session)
         if done.tensors:
             self.load(done.tensors)
         for number, index in enumerate(order[first:], first + 1):
             done.add(*self.trial(index), self.tensors)
-            if number * 10 // len(order) > (number - 1) * 10 // len(order):
+            tenths_before = (number - 1) * 10 // len(order)
+            if number * 10 // len(order) > tenths_before:
                 progress(f"adapted to {number} of {len(order)} trials")
         done.save(self.tensors())
 
@@ -273,13 +279,15 @@ class AdaptProgress:
                 self.parts = parts
                 self.tensors = tensors
 
-
     def _record(
         self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]
     ) -> dict[str, Any]:
-        return {"mark": self.mark, "trials": trials, "parts": parts,
-                "check": content_hash([trials, tensors_hash(tensors)])}
-
+        return {
+            "mark": self.mark,
+            "trials": trials,
+            "parts": parts,
+            "check": content_hash([trials, tensors_hash(tensors)]),
+        }
 
     def add(
         self,
@@ -337,12 +345,13 @@ class AdaptReport:
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         old, new = self.losses
-        return (
+        text = (
             f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss "
             f"of {old:.2f} per trial, with adaptation {new:.2f} ({_LEAST_FALL:.0%} less is asked)"
-            + f", and {self.silenced} more trials have no words"
-            * (self.silenced > 0)
         )
+        if self.silenced > 0:
+            text += f", and {self.silenced} more trials have no words"
+        return text
 
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
@@ -364,16 +373,21 @@ class AdaptReport:
 
     def to_dict(self) -> dict[str, Any]:
         "Return all of it as plain values."
-        tables = {kind: {day: {"before": before.rate, "with": after.rate} | ({} if gap is None else vars(gap))
-                         for day, (before, after, gap) in table.items()} for kind, table in self.tables.items()}
         losses = [loss if math.isfinite(loss) else None for loss in self.losses]
-        return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables}
+        result: dict[str, Any] = {"steps": self.steps, "kept": self.kept, "losses": losses}
+        for kind, table in self.tables.items():
+            rows = result[kind] = dict[str, dict[str, Any]]()
+            for day, (before, after, gap) in table.items():
+                rows[day] = {"before": before.rate, "with": after.rate}
+                if gap is not None:
+                    rows[day] |= vars(gap)
+        return result
 
     def __repr__(self) -> str:
         steps = ", ".join(f"{count} {outcome}" for outcome, count in self.steps.items())
         lines = [f"adaptation, by trial: {steps or 'none'}", self.verdict]
         for kind, table in self.tables.items():
-            lines += [f"{kind}: as trained, adapted, paired difference"]
-            lines += [f"  {day}  {before}  {after}  {gap or '(no interval)'}"
-                      for day, (before, after, gap) in table.items()]
+            lines.append(f"{kind}: as trained, adapted, paired difference")
+            for day, (before, after, gap) in table.items():
+                lines.append(f"  {day}  {before}  {after}  {gap or '(no interval)'}")
         return "\n".join(lines)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import pkgutil
 import shutil
 import signal
 import socket
@@ -30,8 +31,9 @@ from .errors import KitError, printable, printed_plainly
 from .processes import _tell_others, lost_contact
 
 # %% auto #0
-__all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'GIB', 'report_progress',
-           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'memory', 'free_memory', 'gib']
+__all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'Kind', 'GIB', 'report_progress',
+           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'subclasses', 'offered', 'memory',
+           'free_memory', 'gib']
 
 # %% ../../nbs/core/program.ipynb #300754d0
 SUCCESS = 0
@@ -282,6 +284,26 @@ def wing(folder: str, name: str) -> ModuleType | None:
     "Return a module of a wing; None if its folder is not there."
     spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if spec else None
+
+# %% ../../nbs/core/program.ipynb #d96a0e3b
+Kind = TypeVar("Kind")
+
+
+def subclasses(parent: type[Kind]) -> Iterator[type[Kind]]:
+    "Yield all classes that derive from a class and are alive."
+    for child in parent.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def offered(folder: str, parent: type[Kind]) -> list[type[Kind]]:
+    "Return the classes in a folder of the kit that derive from another class."
+    package = f"b2t_kit.{folder}"
+    if not find_spec(package):
+        return []
+    for module in pkgutil.iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+    return [kind for kind in subclasses(parent) if kind.__module__.startswith(f"{package}.")]
 
 # %% ../../nbs/core/program.ipynb #18e0e8ec
 GIB = 2**30

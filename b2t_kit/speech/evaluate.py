@@ -30,7 +30,7 @@ from ..data.dataset import Recordings, data_fingerprint
 from ..devices.select import open_device
 from ..lexicon.lexicon import TOKEN_NAMES
 from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record
-from .calibrate import fit_temperature, label_loss, read_calibration
+from .calibrate import fit_temperature, label_loss, read_calibration, tempered
 from .decoder import load_decoder
 from .logits import Decoded, cached_logits, decoded_from
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, align_edits
@@ -61,9 +61,14 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         groups.setdefault((info.session, info.block), []).append(value)
     lines = list[str]()
     strange = set[str]()
-    for (session, block), values in sorted(groups.items(), key=lambda item: item[0][1] is not None):
-        rest = [value for index, value in excess.items() if trials[index].info.session != session
-                or block is not None and trials[index].info.block != block]
+    days_first = sorted(groups.items(), key=lambda item: item[0][1] is not None)
+    for (session, block), values in days_first:
+        rest = []
+        for index, value in excess.items():
+            info = trials[index].info
+            is_other_block = block is not None and info.block != block
+            if info.session != session or is_other_block:
+                rest.append(value)
         if session in strange or min(len(values), len(rest)) < FEWEST_STRANGE:
             continue
         usual = float(np.median(rest))
@@ -85,7 +90,8 @@ def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]
     path = Path(run) / "config.json"
     try:
         record = load_json(path) if path.is_file() else {}
-        digests = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
+        data = record.get("data", {}).get(recordings.split) or {"content": {}}
+        digests = dict(data["content"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise KitError(
             f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})"
@@ -106,19 +112,13 @@ def fit_network(
     subset = [trial for trial in trials if trial.info.session in own]
     for line in strange_labels(subset):
         say_once(f"warning: {line}")
-    keys = [
-        choice_key(
-            (trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or ""
-        )
-        for trial in subset
-    ]
+    infos = [trial.info for trial in subset]
+    logits = [trial.logits for trial in subset]
+    labels = [trial.true for trial in subset]
+    keys = [choice_key(info.place, info.sentence or "") for info in infos]
+    names = [f"{info.session} {info.group}" for info in infos]
     try:
-        calibration = fit_temperature(
-            [trial.logits for trial in subset],
-            [trial.true for trial in subset],
-            keys,
-            [f"{trial.info.session} {trial.info.group}" for trial in subset],
-        )
+        calibration = fit_temperature(logits, labels, keys, names)
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
@@ -141,22 +141,18 @@ def certainty_of(
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
         phonemes: list[tuple[Any, ...]] = []
         for number, trial in enumerate(trials):
-            scores = trial.logits.astype(np.float64)
-            loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), divisor)
+            scores = tempered(trial.logits.astype(np.float64), divisor)
+            loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), 1.0)
             sentences.append((number, math.exp(-loss), trial.decoded == trial.true))
             path = scores.argmax(1)
-            probabilities = softmax(scores / divisor, axis=1)
+            probabilities = softmax(scores, axis=1)
             starts = np.flatnonzero(np.diff(path, prepend=-1))
-            highest = (
-                np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0]
-                if len(path)
-                else ()
-            )
-            hits = [
-                true == decoded
-                for true, decoded in align_edits(trial.true, trial.decoded)
-                if decoded is not None
-            ]
+            highest: Any = ()
+            if len(path):
+                runs = np.maximum.reduceat(probabilities.max(1), starts)
+                highest = runs[path[starts] != 0]
+            aligned = align_edits(trial.true, trial.decoded)
+            hits = [true == decoded for true, decoded in aligned if decoded is not None]
             phonemes += zip([number] * len(hits), highest, hits)
         for kind, rows in (("phoneme sequences", sentences), ("phonemes", phonemes)):
             tables[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
@@ -174,14 +170,13 @@ class Evaluation:
     trained: frozenset[str]  # sessions that were in training
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
-    certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)  # from `certainty_of`
+    # from `certainty_of`
+    certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:  # logits of a split take hundreds of megabytes, and nothing more is asked of them
-        object.__setattr__(
-            self,
-            "trials",
-            [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials],
-        )
+    def __post_init__(self) -> None:
+        # logits of a split take hundreds of megabytes, and nothing more is asked of them
+        light = [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials]
+        object.__setattr__(self, "trials", light)
 
     @cached_property
     def counts(self) -> Counts:
@@ -202,28 +197,23 @@ class Evaluation:
         table = RateTable({"all trials": self.per})
         if by_groups(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
-        kinds = [
-            "days in training" if session in self.trained else "days never seen" for session in days
-        ]
-        return table if len(set(kinds)) < 2 else RateTable(table | rates_by(kinds, self.counts))
+        kinds = ["days in training" if day in self.trained else "days never seen" for day in days]
+        if len(set(kinds)) > 1:
+            table = RateTable(table | rates_by(kinds, self.counts))
+        return table
 
     @cached_property
     def days(self) -> RateTable:
         "One rate per session; sessions without training are marked."
-        return rates_by(
-            [
-                trial.info.session + " (never seen)" * (trial.info.session not in self.trained)
-                for trial in self.trials
-            ],
-            self.counts,
-        )
+        days = [trial.info.session for trial in self.trials]
+        names = [day if day in self.trained else f"{day} (never seen)" for day in days]
+        return rates_by(names, self.counts)
 
     @cached_property
     def blocks(self) -> RateTable:
         "One rate per block of each session."
-        return rates_by(
-            [f"{trial.info.session} block {trial.info.block}" for trial in self.trials], self.counts
-        )
+        infos = [trial.info for trial in self.trials]
+        return rates_by([f"{info.session} block {info.block}" for info in infos], self.counts)
 
     @cached_property
     def confusion(self) -> Confusion | None:
@@ -244,43 +234,46 @@ class Evaluation:
         names = [self.names[label] for label in labels]
         if self.names == PHONEMES:
             return " ".join(names)
-        return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace(
-            "~", "."
-        )
+        letters = [" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names]
+        return "".join(letters).replace("~", ".")
 
     def to_dict(self) -> dict[str, Any]:
         "Return all results except single trials, as plain values; a missing interval is None."
         # of labels that fit their frames
         losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]
-        tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
-        return {
+        result: dict[str, Any] = {
             "decoder": self.origin,
             "split": self.split,
             "trials": len(self.trials),
             "loss": sum(losses) / max(len(losses), 1),
             "per": self.per.rate,
             "marks": plain_marks(self.marks),
-            **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
-            **({"certainty": dict(self.certainty)} if self.certainty else {}),
-            **{
-                title: {name: rate.to_dict() for name, rate in table.items()}
-                for title, table in tables.items()
-            },
-            "edits": self.confusion.edits._asdict() if self.confusion else {},
-            "confusions": [list(pair) for pair in self.confusion.most_common(40)]
-            if self.confusion
-            else [],
         }
+        if self.calibration:
+            result["temperature"] = self.calibration.to_dict()
+        if self.certainty:
+            result["certainty"] = dict(self.certainty)
+        tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
+        for title, table in tables.items():
+            result[title] = {name: rate.to_dict() for name, rate in table.items()}
+        result["edits"] = {}
+        result["confusions"] = []
+        if self.confusion:
+            result["edits"] = self.confusion.edits._asdict()
+            result["confusions"] = list(map(list, self.confusion.most_common(40)))
+        return result
 
     def __repr__(self) -> str:
-        title = marked(f"{self.origin}: {self.title}, {len(self.trials)} trials", self.marks)
-        lines = [title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])]
+        title = f"{self.origin}: {self.title}, {len(self.trials)} trials"
+        lines = [marked(title, self.marks), repr(self.summary)]
+        if self.calibration:
+            lines.append(repr(self.calibration))
         if self.names != PHONEMES:  # what a greedy decoder writes can be read
-            lines += [
-                f"  {self.text(trial.true)}\n    {self.text(trial.decoded)}"
-                for trial in self.trials[:3]
-            ]
-        return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
+            for trial in self.trials[:3]:
+                lines.append(f"  {self.text(trial.true)}")
+                lines.append(f"    {self.text(trial.decoded)}")
+        lines += [reliability_line(*table) for table in self.certainty.items()]
+        return "\n".join(lines)
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
 def save_evaluation(
@@ -295,10 +288,8 @@ def save_evaluation(
         figures["confusion"] = plot_confusion(evaluation.confusion).figure
     if evaluation.certainty:
         figures["certainty"] = plot_reliability(evaluation.certainty)
-    write_atomically(
-        folder / "report.txt",
-        "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n",
-    )
+    report = "\n\n".join(f"{title}{part!r}" for title, part in parts.items())
+    write_atomically(folder / "report.txt", f"{report}\n")
     for name, figure in figures.items():
         write_atomically(folder / f"{name}.png", as_png(figure, 110))
     text = io.StringIO()
@@ -306,8 +297,9 @@ def save_evaluation(
     table.writerow("session block trial edits phonemes true decoded sentence".split())
     for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
         info = trial.info
-        texts = [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
-        row = (info.session, info.block, info.number, edits, len(trial.true), *texts, info.sentence)
+        true = evaluation.text(trial.true)
+        decoded = evaluation.text(trial.decoded)
+        row = (*info.place, edits, len(trial.true), true, decoded, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
     result = save_json(folder / "result.json", evaluation.to_dict())
@@ -366,13 +358,14 @@ def evaluate_run(
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
             choices = dict(decoder.chose(key["data"]))
-            counts = Counter(
-                choices[trial.info.session] for trial in trials if trial.info.session in choices
-            )
+            days = [trial.info.session for trial in trials]
+            counts = Counter(choices[day] for day in days if day in choices)
+            marks = [Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()]
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
                 calibration = fit_network(network, matching_sessions(run, recordings), trials)
+            temperature = calibration.temperature if calibration else 1.0
             evaluation = Evaluation(
                 decoder.origin,
                 split,
@@ -380,10 +373,8 @@ def evaluate_run(
                 recordings.signal.label_names,
                 frozenset(decoder.trained),
                 calibration=calibration,
-                marks=tuple(
-                    Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()
-                ),
-                certainty=certainty_of(trials, calibration.temperature if calibration else 1.0),
+                marks=tuple(marks),
+                certainty=certainty_of(trials, temperature),
             )
             save_evaluation(evaluation, folder, key)
     if json is not None:

@@ -29,7 +29,7 @@ from ..lexicon.g2p import sentence_to_phonemes
 from ..models.model import ctc_losses, greedy
 from .days import fit_days
 from .decoder import Decoder
-from .task import framing, logits_of
+from .task import logits_of
 from ..text.phonemes import PHONEMES
 
 # %% ../../nbs/speech/logits.ipynb #dc662079
@@ -62,7 +62,7 @@ def decode(
     trials: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
     batches = EvalBatches(
-        recordings, settings, multiple=device.chips, frames=framing(decoder.config.model)
+        recordings, settings, multiple=device.chips, frames=decoder.config.model.framing
     )
     for batch in track_progress(batches, len(batches), "computing logits", "batch"):
         inputs = device.place(batch)
@@ -128,9 +128,13 @@ def cached_logits(
 ) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
     "Return where a run's logits are; the network runs only if there are none of these weights and recordings."
     key = logits_key(decoder, recordings, device, Path(run) / MEMO)
-    return cache_file(folder / "logits.hdf5", key, lambda path: write_logits(
-        path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
-        decoder.signal.label_names)), key
+
+    def write(path: Path) -> None:
+        trials = decode(decoder, recordings, device)
+        rows = ((trial.info, trial.logits) for trial in trials)
+        write_logits(path, rows, decoder.signal.label_names)
+
+    return cache_file(folder / "logits.hdf5", key, write), key
 
 
 def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the order of the recordings
@@ -141,16 +145,14 @@ def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the
             # (1, P, classes)
             scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]
             frames = torch.tensor([scores.shape[1]], dtype=torch.int32)
-            true = recordings.labels(index)
+            labels = recordings.labels(index)
+            true: list[int] = []
             loss = math.nan
-            if true is not None:
-                labels = torch.tensor([true.tolist()], dtype=torch.int32)
-                count = torch.tensor([len(true)])
-                loss = ctc_losses(scores, frames, labels, count.int()).item()
+            if labels is not None:
+                true = labels.tolist()
+                target = torch.tensor([true], dtype=torch.int32)
+                count = torch.tensor([len(true)], dtype=torch.int32)
+                loss = ctc_losses(scores, frames, target, count).item()
             decoded = greedy(scores, frames)[0]
-            trials.append(
-                Decoded(
-                    info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()
-                )
-            )
+            trials.append(Decoded(info, decoded, true, loss, scores[0].numpy()))
     return trials

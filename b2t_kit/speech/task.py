@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
-           'shape_batch', 'framing', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
+           'shape_batch', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -19,7 +19,7 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames
+from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches
 from ..data.batches import TrainBatches, augment
 from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth
 from ..data.batches import smoothing_taps
@@ -27,6 +27,7 @@ from ..data.quarantine import quarantine_text, quarantined, spent_days
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
 from ..data.dataset import data_fingerprint, check_days
 from ..data.dataset import signal_difference
+from ..data.frames import needed_frames
 from ..data.quarantine import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
@@ -99,7 +100,8 @@ def logits_of(
     features = padded(smooth(batch.features, sigma, padding, batch.num_bins, causal), config)
     frames = batch.num_patches
     if padding != "same" and sigma:  # smoothing shortens trials
-        frames = config.model.frames(batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1)
+        bins = batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1
+        frames = config.model.framing.of(bins)
     logits = model(features, batch.day, **config.model.lengths(frames))
     config.model.check_logits(logits, *features.shape[:2])
     return logits, frames
@@ -128,9 +130,7 @@ def speech_loss(
         return LossSum((batch.weight * losses / divisor).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
     losses = ctc_losses(logits, frames, batch.labels, batch.num_labels) / divisor  # (B,)
-    equal = (batch.labels[:, 1:] == batch.labels[:, :-1]) & (batch.labels[:, 1:] > 0)  # (B, L - 1)
-    # one frame per label, and one more between equal neighbours
-    fits = batch.num_labels + equal.sum(dim=1) <= frames
+    fits = needed_frames(batch.labels, batch.num_labels) <= frames
     total = (batch.weight * losses.where(fits, 0.0)).sum()
     outputs = {"path": logits.argmax(dim=-1).to(torch.int16), "frames": frames,
                "labels": batch.labels, "num_labels": batch.num_labels, "weight": batch.weight}
@@ -139,8 +139,14 @@ def speech_loss(
     return LossSum(total, ((batch.weight > 0) & fits).sum(), outputs=outputs)
 
 # %% ../../nbs/speech/task.ipynb #d0653048
-T15_BUCKETS = tuple(Bucket(*pair) for pair in (  # bins, labels
-    (658, 41), (826, 42), (1030, 54), (1262, 52), (1630, 58), (2478, 110)))
+T15_BUCKETS = (  # bins, labels
+    Bucket(658, 41),
+    Bucket(826, 42),
+    Bucket(1030, 54),
+    Bucket(1262, 52),
+    Bucket(1630, 58),
+    Bucket(2478, 110),
+)
 
 
 @dataclass(frozen=True)
@@ -175,15 +181,17 @@ def shape_batch(
 
     return Batch(
         features=torch.empty(rows, bucket.bins, num_features, device="meta"),
-        num_bins=whole(bucket.bins), num_patches=whole(framing(model).of(bucket.bins)),
-        labels=torch.ones(rows, bucket.labels, dtype=torch.int32), num_labels=whole(bucket.labels),
-        day=whole(0), weight=torch.ones(rows), noise_key=whole(0, torch.int64),
-        trial=whole(0, torch.int64), step_key=whole(0, torch.int64), step_rows=step_rows)
-
-
-def framing(model: ModelConfig) -> Frames:
-    "Return how a model turns bins into frames; raise `KitError` if it cannot."
-    return Frames(model.patch, model.stride, model.partial)
+        num_bins=whole(bucket.bins),
+        num_patches=whole(model.framing.of(bucket.bins)),
+        labels=torch.ones(rows, bucket.labels, dtype=torch.int32),
+        num_labels=whole(bucket.labels),
+        day=whole(0),
+        weight=torch.ones(rows),
+        noise_key=whole(0, torch.int64),
+        trial=whole(0, torch.int64),
+        step_key=whole(0, torch.int64),
+        step_rows=step_rows,
+    )
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
 # Sentences to be scored, sentences of training: such as `decode.decode.WordCounter`
@@ -204,9 +212,8 @@ class SpeechTask(Task):
         *,
         start: Start | None = None,  # the decoder to initialise from; None: random weights
     ) -> None:
-        # parameters that the start did not give
         self.start = start
-        self.new = list[str]()
+        self.new = list[str]()  # parameters that the start did not give
         self.words: Any = None  # counts word errors in validation
         self.lengths: Lengths | None = None  # in place of recordings
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
@@ -243,9 +250,8 @@ class SpeechTask(Task):
             if recordings is not self.train:
                 check_lengths(recordings, self.config.model.patch)
                 for folder, signal in recordings.signals.items():
-                    if message := signal_difference(
-                        signal, folder, self.train.signals.get(folder, signal)
-                    ):
+                    trained = self.train.signals.get(folder, signal)
+                    if message := signal_difference(signal, folder, trained):
                         raise KitError(f"{folder}: {message}")
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
@@ -306,29 +312,27 @@ class SpeechTask(Task):
         if self.left_out:
             lines["quarantine"] = quarantine_text(self.left_out)
         if len(self.train.folders) > 1:
-            lines["folders"] = "; ".join(f"{folder}, with {signal.num_features} features"
-                                         for folder, signal in self.train.signals.items())
-        if self.start:
-            new = (
-                f"; new: {', '.join(self.new) or 'only layers of sessions'}"
-                if self.start.model is not None
-                else ""
+            lines["folders"] = "; ".join(
+                f"{folder}, with {signal.num_features} features"
+                for folder, signal in self.train.signals.items()
             )
-            lines["starts"] = f"from {self.start.record['decoder']}{new}"
+        if self.start:
+            lines["starts"] = f"from {self.start.record['decoder']}"
+            if self.start.model is not None:
+                lines["starts"] += f"; new: {', '.join(self.new) or 'only layers of sessions'}"
+        warnings = list(self.warnings)
         if self.words:
             lines["words"] = f"{self.words.search.model!r}, for validation"
-        if warnings := [
-            *self.warnings,
-            *([self.words.warning] if self.words and self.words.warning else []),
-        ]:
+            if self.words.warning:
+                warnings.append(self.words.warning)
+        if warnings:
             lines["warning"] = "\nwarning    ".join(warnings)
-        batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
+        batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
+        lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
         return {
             **lines,
             "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
-            "lengths": ", ".join(
-                f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes
-            ),
+            "lengths": ", ".join(lengths),
             "padding": f"{batches.padded_share():.0%} of all bins",
         }
 
@@ -366,10 +370,9 @@ class SpeechTask(Task):
                 *key,
                 multiple=device.chips,
                 pin=device.kind == "cuda",
-                frames=framing(self.config.model),
+                frames=self.config.model.framing,
             )
         return self._to_train[key]
-
 
     def batches(
         self, config: TrainConfig, device: Device, position: int
@@ -379,27 +382,22 @@ class SpeechTask(Task):
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
         "Return one empty step per training bucket, and one empty batch per validation bucket."
+        validation = list[Batch]()
         if self.lengths is None:
-            validation = [batch for recordings in filter(None, (self.val, self.held_out))
-                          for batch in self._eval_batches(recordings, device).empty_batches()]
+            for recordings in filter(None, (self.val, self.held_out)):
+                validation += self._eval_batches(recordings, device).empty_batches()
             return self._train_batches(config, device).empty_batches(), validation
         rows = self.config.rows
         model = self.config.model
         features = model.num_features or self.lengths.num_features
-        train_rows, eval_rows = (
-            rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1)
-        )
-        largest_first = self.lengths.buckets[::-1]
-        steps = [
-            [
-                shape_batch(bucket, train_rows, rows, model, features)
-                for _ in range(config.accumulation)
-            ]
-            for bucket in largest_first
-        ]
-        return steps, [
-            shape_batch(bucket, eval_rows, rows, model, features) for bucket in largest_first
-        ]
+        train_rows = rows_per_batch(rows, config.accumulation, device.chips)
+        eval_rows = rows_per_batch(rows, 1, device.chips)
+        steps = []
+        for bucket in reversed(self.lengths.buckets):  # the largest first
+            parts = range(config.accumulation)
+            steps.append([shape_batch(bucket, train_rows, rows, model, features) for _ in parts])
+            validation.append(shape_batch(bucket, eval_rows, rows, model, features))
+        return steps, validation
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
@@ -423,12 +421,16 @@ class SpeechTask(Task):
             for path, true, count, length, real in rows
             if real
         ]
-        edits = {"edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
-                 "labels": float(sum(len(true) for true, _ in pairs))}
+        edits = {
+            "edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
+            "labels": float(sum(len(true) for true, _ in pairs)),
+        }
         if logits is None or trials is None or self.words is None:
             return edits
-        sentences = [self.scored.infos[row].sentence if real else None
-                     for row, real in zip(trials.tolist(), weight)]
+        infos = self.scored.infos
+        sentences = [
+            infos[row].sentence if real else None for row, real in zip(trials.tolist(), weight)
+        ]
         return edits | self.words.count(logits.numpy(), frames, sentences)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
@@ -447,8 +449,10 @@ class SpeechTask(Task):
     def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
         self.scored = recordings
         means = mean_loss(self, model, self._eval_batches(recordings, device), device)
-        words = {"wer": means["word_edits"] / max(means["words"], 1e-9)} if "words" in means else {}
-        return {"loss": means["loss"], "per": means["edits"] / means["labels"], **words}
+        values = {"loss": means["loss"], "per": means["edits"] / means["labels"]}
+        if "words" in means:
+            values["wer"] = means["word_edits"] / max(means["words"], 1e-9)
+        return values
 
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         key = (id(recordings), device.rank, device.world)
@@ -459,7 +463,7 @@ class SpeechTask(Task):
                 device.rank,
                 device.world,
                 multiple=device.chips,
-                frames=framing(self.config.model),
+                frames=self.config.model.framing,
             )
         return self._to_score[key]
 
@@ -526,7 +530,7 @@ def fitted(
 ) -> SpeechConfig:
     "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
     model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
-    framing(model)
+    _ = model.framing  # refuses a patch or a stride below 1
     # those of the defaults, or of a run that is resumed
     if model.num_classes not in (len(PHONEMES), num_classes):
         raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
@@ -535,14 +539,16 @@ def fitted(
 # %% ../../nbs/speech/task.ipynb #f6a27d57
 def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
     "Return the features of all sessions, or of each, for a run's record."
-    sets = [
-        {
-            "signal": to_dict(kind),
-            "sessions": [session for session, other in signals.items() if other == kind],
-        }
-        for kind in dict.fromkeys(signals.values())
-    ]
-    return ({} if signal == T15 else {"signal": to_dict(signal)}) | ({"sets": sets} if sets else {})
+    record: dict[str, Any] = {}
+    if signal != T15:
+        record["signal"] = to_dict(signal)
+    sets = []
+    for kind in dict.fromkeys(signals.values()):
+        sessions = [session for session, other in signals.items() if other == kind]
+        sets.append({"signal": to_dict(kind), "sessions": sessions})
+    if sets:
+        record["sets"] = sets
+    return record
 
 
 def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
@@ -586,7 +592,7 @@ class SpeechRun(RunSettings):
             return SpeechTask(published_lengths(self.task.batches), self.task)
         with closing(SpeechTask(data, self.task)) as task:
             batches = TrainBatches(
-                task.train, task.config.batches, self.train.seed, frames=framing(task.config.model)
+                task.train, task.config.batches, self.train.seed, frames=task.config.model.framing
             )
             lengths = Lengths(
                 tuple(batches.buckets), len(task.sessions), task.train.signal.num_features
