@@ -15,7 +15,7 @@ import torch
 
 from b2t_kit.core.errors import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets
-from b2t_kit.data.frames import Frames
+from b2t_kit.core.frames import Frames
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.plan.doctor import diagnose
@@ -93,7 +93,7 @@ LENGTHS_ON_DEVICE = """
 """
 LENGTHS_OF_THE_KIT = """
     import torch
-    from b2t_kit.data.frames import Frames
+    from b2t_kit.core.frames import Frames
     from b2t_kit.devices.select import open_device
     with open_device("xla", "bfloat16") as device, device.autocast():
         expected = [Frames().of(bins) for bins in range(14, 3006)]  # as many as eight chips divide

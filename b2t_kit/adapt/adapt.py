@@ -28,7 +28,7 @@ from ..core.random import fold_seed
 from ..core.settings import check_bounds
 from ..data.batches import Batch
 from ..data.dataset import T15, Recordings
-from ..data.frames import Frames, needed_frames
+from ..core.frames import Frames, needed_frames
 from ..devices.torch import Device
 from ..speech.days import fit_days
 from ..speech.decoder import Decoder

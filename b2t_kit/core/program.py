@@ -33,7 +33,7 @@ from .processes import _tell_others, lost_contact
 # %% auto #0
 __all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'Kind', 'GIB', 'report_progress',
            'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'subclasses', 'offered', 'memory',
-           'free_memory', 'gib']
+           'free_memory', 'gib', 'megabytes', 'show_bytes']
 
 # %% ../../nbs/core/program.ipynb #300754d0
 SUCCESS = 0
@@ -332,6 +332,22 @@ def free_memory() -> int:
     return memory()[1]
 
 
+# %% ../../nbs/core/program.ipynb #3ad81f64
 def gib(number: float) -> str:
-    "Return bytes as text: in GiB from 0.1 GiB, else in MiB."
+    "Return bytes of memory as text: in GiB from 0.1 GiB, else in MiB."
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"
+
+
+def megabytes(number: float, digits: int = 1) -> str:
+    "Return bytes of files as text, in MB."
+    return f"{number / 1e6:,.{digits}f} MB"
+
+
+def show_bytes(size: int | None) -> str:
+    "Return a number of bytes as text, in a suitable unit and in full."
+    if size is None:
+        return "?"
+    unit = min(max(size.bit_length() - 1, 0) // 10, 4)
+    if not unit:
+        return f"{size} bytes"
+    return f"{size / 2 ** (10 * unit):.2f} {' KMGT'[unit]}iB ({size:,} bytes)"

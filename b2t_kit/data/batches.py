@@ -34,7 +34,7 @@ from ..core.program import memory
 from ..core.random import normals, uniforms
 from ..core.files import regular_file, written_aside
 from .dataset import MAX_BINS, Fault, Recordings, trial_digests
-from .frames import Frames, needed_frames
+from ..core.frames import Frames, needed_frames
 
 # %% ../../nbs/data/batches.ipynb #abb9df42
 @dataclass(frozen=True)

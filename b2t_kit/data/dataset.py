@@ -39,7 +39,7 @@ from ..core.files import as_png, platform, regular_file
 from ..core.program import track_progress
 from ..core.settings import to_dict
 from .check import Looks, remarks, spelled
-from .frames import Frames, needed_frames
+from ..core.frames import Frames, needed_frames
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 

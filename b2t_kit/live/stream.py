@@ -24,7 +24,7 @@ from ..core.errors import KitError, printable
 from ..core.settings import check_bounds
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
-from ..data.frames import Frames
+from ..core.frames import Frames
 from ..decode.combine import average_logits
 from ..decode.files import Hypothesis
 from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords

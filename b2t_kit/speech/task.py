@@ -27,7 +27,7 @@ from ..data.quarantine import quarantine_text, quarantined, spent_days
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
 from ..data.dataset import data_fingerprint, check_days
 from ..data.dataset import signal_difference
-from ..data.frames import needed_frames
+from ..core.frames import needed_frames
 from ..data.quarantine import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
