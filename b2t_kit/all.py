@@ -46,7 +46,10 @@ def __getattr__(name: str) -> Any:
     place, attribute = EXPORTS[name]
     module = wing(*place.split("."))
     if module is None:
-        raise AttributeError(f"b2t_kit.all has no '{name}': the folder b2t_kit/{place.split('.')[0]} is left out here")
+        raise AttributeError(
+            f"b2t_kit.all has no '{name}': the folder b2t_kit/{place.split('.')[0]} is left out "
+            "here"
+        )
     return getattr(module, attribute)
 
 

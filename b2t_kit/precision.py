@@ -36,7 +36,8 @@ class Precision:
         return COMPUTE_TYPES[self.compute]
 
     def __str__(self) -> str:
-        return f"{self.compute}{', loss scaling' * self.scaler} ({self.reason})"
+        scaling = ", loss scaling" if self.scaler else ""
+        return f"{self.compute}{scaling} ({self.reason})"
 
 # %% ../nbs/03_precision.ipynb #c4505319
 def resolve_precision(

@@ -46,7 +46,9 @@ def finish(run: Run) -> Result:
                 on_main(run.device, lambda: mark_best(run.folder, best))
     on_main(run.device, lambda: copy_to_output(run.folder))
     if run.stopped != "steps":
-        record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"})
+        record(
+            run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"}
+        )
     run.board.finish()
     return Result(run.folder, run.step, run.stopped, run.best, run.values, seconds=run.seconds)
 
@@ -101,7 +103,9 @@ def train_seeds(
     for seed, folder in folders.items():
         resumes = resume and folder.is_dir()
         seed_config = replace(config, seed=seed)
-        results[seed] = uninterrupted(train(task, seed_config, folder, resumes, quiet, check_memory=check_memory))
+        results[seed] = uninterrupted(
+            train(task, seed_config, folder, resumes, quiet, check_memory=check_memory)
+        )
     spread = spread_of({seed: result.best for seed, result in results.items()}, config.select)
     save_json(Path(out) / "seeds.json", spread)
     if not quiet:
@@ -111,9 +115,11 @@ def train_seeds(
 # %% ../nbs/04_training.ipynb #57c81f82
 def main() -> None:
     "Exit with the command to use in place of `accelerate launch --tpu`."
-    raise SystemExit("error: accelerate launch --tpu starts one process per chip, but b2t_kit uses all chips "
-                     "from one; start with: accelerate launch -m b2t_kit.train ... (without --tpu), "
-                     "or: python -m b2t_kit.train ...")
+    raise SystemExit(
+        "error: accelerate launch --tpu starts one process per chip, but b2t_kit uses all chips "
+        "from one; start with: accelerate launch -m b2t_kit.train ... (without --tpu), "
+        "or: python -m b2t_kit.train ..."
+    )
 
 # %% ../nbs/04_training.ipynb #405e23de
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec

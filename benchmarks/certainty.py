@@ -25,8 +25,8 @@ from scipy.stats import rankdata
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.core.files import save_json
-from b2t_kit.decode.search import BeamSearch, tempered
-from b2t_kit.speech.calibrate import fit_temperature
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.speech.calibrate import fit_temperature, tempered
 from b2t_kit.decode.combine import average_logits, pool_lists
 from b2t_kit.publish.votes import combine_votes
 from b2t_kit.simulate.logits import Noise, noisy_logits

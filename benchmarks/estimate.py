@@ -6,7 +6,7 @@ from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.simulate.logits import BEHIND, Noise, noisy_logits
 from b2t_kit.text.english import draw_sentence
-from b2t_kit.speech.calibrate import estimate_temperature, fit_temperature
+from b2t_kit.speech.calibrate import estimate_temperature, fit_temperature, tempered
 from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import count_edits
 from b2t_kit.text.phonemes import normalise, to_ids
@@ -41,9 +41,9 @@ def main() -> None:
             fitted = fit_temperature(trials[:HALF], said[:HALF]).temperature
             estimated = estimate_temperature(trials[HALF:]).temperature
             rates = []
+            search = BeamSearch(*words, SearchConfig(beam=60))
             for temperature in (fitted, estimated):
-                search = BeamSearch(*words, SearchConfig(beam=60), temperature=temperature)
-                decoded = [search.sentence(logits).split() for logits in trials[HALF:]]
+                decoded = [search.sentence(tempered(logits, temperature)).split() for logits in trials[HALF:]]
                 rates.append(100 * count_edits(truths, decoded).edits.sum() / sum(map(len, truths)))
             print(f"{name:20} {kind:11} fitted {fitted:.2f}, estimate / fitted {estimated / fitted:.2f}, "
                   f"word errors {rates[0]:.1f} and {rates[1]:.1f} %", flush=True)

@@ -29,7 +29,7 @@ from decoding_cases.task import calibrated, temperature_of
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
+from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.words import choose_words, made_up_words
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, measure_session
@@ -38,6 +38,7 @@ from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.english import draw_sentence
+from b2t_kit.speech.calibrate import tempered
 from b2t_kit.speech.days import fit_days
 from b2t_kit.speech.decoder import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe

@@ -38,6 +38,7 @@ from b2t_kit.adapt import adapt
 from b2t_kit.adapt import source as adapted_source
 from b2t_kit.speech import evaluate, logits as speech_logits
 from b2t_kit.adapt.adapt import AdaptConfig
+from b2t_kit.speech.calibrate import Calibration
 from b2t_kit.speech.decoder import load_decoder
 from b2t_kit.speech.logits import logits_key
 from b2t_kit.speech.evaluate import results_folder
@@ -419,19 +420,21 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     settings = {name: not value if isinstance(value, bool) else value - 1 if name == "missing_silence" else value / 2 or 1.0
                 for name, value in to_dict(SearchConfig()).items()}
     configs = [replace(SearchConfig(), **{name: type(getattr(SearchConfig(), name))(value)}) for name, value in settings.items()]
-    searches = [BeamSearch(words, model), BeamSearch(words, map_model("other.b2tlm")), BeamSearch(words, model, temperature=2.0),
+    searches = [BeamSearch(words, model), BeamSearch(words, map_model("other.b2tlm")),
                 BeamSearch(decoding.choose_words("model.b2tlm", lexicon="words.txt")[0], model), BeamSearch(words, model, hotwords=hot),
                 BeamSearch(words, model, hotwords=[replace(one, boost=one.boost + 1) for one in hot]),
                 *(BeamSearch(words, model, config) for config in configs)]
-    keys += map(search_key, searches)
+    keys += [*map(search_key, searches), search_key(searches[0], 2.0)]
 
-    def adapted(config: AdaptConfig = AdaptConfig(), data: str = "a", search: BeamSearch = searches[0]) -> dict:
-        found = decoding.SplitLogits(Path(), [], {"logits": 1, "data": data})
+    def adapted(config: AdaptConfig = AdaptConfig(), data: str = "a", search: BeamSearch = searches[0],
+                temperature: float = 1.0) -> dict:
+        raw = decoding.SplitLogits(Path(), [], {"logits": 1, "data": data})
+        found = raw.calibrated(Calibration(temperature))
         return AdaptedRun("1/run", adapt=config).key(found, search)
 
     changed = [replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
                for name, value in to_dict(AdaptConfig()).items()]
-    keys += [adapted(), adapted(data="b"), adapted(search=searches[-1]), *map(adapted, changed)]
+    keys += [adapted(), adapted(data="b"), adapted(search=searches[-1]), adapted(temperature=2.0), *map(adapted, changed)]
     for key, module, version in ((lambda: search_key(searches[0]), searching, "SEARCH"), (adapted, adapted_source, "ADAPTED")):
         monkeypatch.setattr(module, version, getattr(module, version) + 1)
         keys.append(key())

@@ -24,7 +24,7 @@ from b2t_kit.adapt.adapt import single_trial
 from b2t_kit.speech.days import fit_days
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.decoder import load_decoder, recorded_settings
-from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, framing, logits_of
+from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, logits_of
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.task import TrainConfig
@@ -73,7 +73,7 @@ def test_every_verb_reads_a_run_of_two_folders(folders: list[Path], tmp_path: Pa
     assert main(["export", "--run", str(run), "--out", str(tmp_path / "exported")]) == 0
     assert load_decoder(tmp_path / "exported").signals == decoder.signals
     with Recordings(folders[1], "val") as recordings, torch.no_grad():
-        batch = single_trial(recordings.features(0), 0, framing(decoder.config.model))
+        batch = single_trial(recordings.features(0), 0, decoder.config.model.framing)
         fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, ["s2.2023.08.01"])
         logits, count = logits_of(fitted, batch, decoder.config)
         frames, windows = stream.Windows(decoder.config), stream.steps_on(decoder, "s2.2023.08.01")

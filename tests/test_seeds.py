@@ -16,7 +16,7 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.decode.combine import AveragedRuns, average_files
+from b2t_kit.decode.combine import AveragedRuns, write_average
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 from b2t_kit.speech.evaluate import certainty_of, evaluate_run
@@ -162,8 +162,10 @@ def test_runs_decode_together(data: Path, tmp_path: Path) -> None:
         own = evaluate_run(run, data, device="cpu")
         assert own.to_dict() == load_json(run / "eval/val/result.json")
     average, scored = tmp_path / "average.hdf5", load_json(tmp_path / "per.json")
-    average_files([run / "decode/val/logits.hdf5" for run in runs], average,
-                  [load_json(run / "temperature.json")["temperature"] for run in runs])
+    parts = [RunLogits(run, data, device="cpu").read(run / "decode/val") for run in runs]
+    assert [part.calibration.temperature for part in parts] == [
+        load_json(run / "temperature.json")["temperature"] for run in runs]
+    write_average(parts, average)
     with Recordings(data, "val") as recordings:
         again = decoded_from(recordings, average)
     assert scored["summary"]["all trials"]["edits"] == sum(edit_distance(one.true, one.decoded) for one in again)

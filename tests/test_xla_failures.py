@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from b2t_kit.core.errors import KitError
-from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches
+from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets
+from b2t_kit.core.frames import Frames
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.plan.doctor import diagnose
@@ -92,10 +93,10 @@ LENGTHS_ON_DEVICE = """
 """
 LENGTHS_OF_THE_KIT = """
     import torch
-    from b2t_kit.data.batches import num_patches
+    from b2t_kit.core.frames import Frames
     from b2t_kit.devices.select import open_device
     with open_device("xla", "bfloat16") as device, device.autocast():
-        expected = [num_patches(bins, 14, 4) for bins in range(14, 3006)]  # as many as eight chips divide
+        expected = [Frames().of(bins) for bins in range(14, 3006)]  # as many as eight chips divide
         held = device.place({"num_patches": torch.tensor(expected, dtype=torch.int32)})["num_patches"]
         on_device = (device.place({"b": torch.arange(14, 3006, dtype=torch.int32)})["b"] - 14) // 4 + 1
         print("equal", held.cpu().tolist() == expected == on_device.cpu().tolist())
@@ -338,7 +339,7 @@ def test_c6_lengths_are_integers() -> None:
     """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
     said = printed("downcast")["lengths"]
     assert "float [" in said and "float [191, 253, 497]" not in said, said
-    assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
+    assert [Frames().of(bins) for bins in (777, 1025, 1999)] == [191, 253, 497]
     assert "equal True" in printed("eight chips")["lengths"]
 
 

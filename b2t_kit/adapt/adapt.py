@@ -21,18 +21,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 
-from ..core.errors import KitError
-from ..core.settings import check_bounds
 from ..core.cache import content_hash, file_mark
+from ..core.errors import KitError
+from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
-from ..core.files import regular_file
-from ..core.files import write_atomically
-from ..data.batches import Batch, Frames, needed_patches
+from ..core.settings import check_bounds
+from ..data.batches import Batch
 from ..data.dataset import T15, Recordings
+from ..core.frames import Frames, needed_frames
 from ..devices.torch import Device
 from ..speech.days import fit_days
 from ..speech.decoder import Decoder
-from ..speech.task import framing, logits_of, speech_loss
+from ..speech.task import logits_of, speech_loss
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part, tensors_hash
 
@@ -64,10 +64,23 @@ def single_trial(
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "Return a trial as a batch of its exact length."
-    ones, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
+    def whole(value: int) -> torch.Tensor:
+        return torch.tensor([value], dtype=torch.int32)
+
     key = torch.zeros(1, dtype=torch.int64)
-    return Batch(torch.from_numpy(features)[None], ones * len(features), ones * count, ones[None] * 0, ones * 0,
-                 day=ones * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
+    return Batch(
+        torch.from_numpy(features)[None],
+        whole(len(features)),
+        whole(frames.of(len(features))),
+        whole(0)[None],
+        whole(0),
+        day=whole(day),
+        weight=torch.ones(1),
+        noise_key=key,
+        trial=key,
+        step_key=key,
+        step_rows=1,
+    )
 
 # %% ../../nbs/adapt/adapt.ipynb #23ed1e31
 class AdaptingDecoder:
@@ -83,36 +96,65 @@ class AdaptingDecoder:
     ) -> None:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
-        if decoder.signal.labels != T15.labels or recordings.signal.labels not in (T15.labels, ""):
-            signal = recordings.signal if decoder.signal.labels == T15.labels else decoder.signal
-            raise KitError(f"{decoder.origin}: here its labels are {signal.num_labels} classes "
-                           f"({' '.join(signal.label_names[1:6])} ...), and this is done with phonemes only")
-        self.decoder, self.recordings, self.words = decoder, recordings, words
-        self.device, self.adapt = device, adapt
+        signal = decoder.signal
+        if signal.labels == T15.labels and recordings.signal.labels:
+            signal = recordings.signal
+        if signal.labels != T15.labels:
+            first = " ".join(signal.label_names[1:6])
+            raise KitError(
+                f"{decoder.origin}: here its labels are {signal.num_labels} classes "
+                f"({first} ...), and this is done with phonemes only"
+            )
+        self.decoder = decoder
+        self.recordings = recordings
+        self.words = words
+        self.device = device
+        self.adapt = adapt
         augment = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
-        self.config = replace(decoder.config, augment=augment,
-                              model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share))
-        adapted, infos = decoder.config.model.adapted, recordings.infos
+        self.config = replace(
+            decoder.config,
+            augment=augment,
+            model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share),
+        )
+        adapted = decoder.config.model.adapted
+        infos = recordings.infos
         if adapted is None:
-            raise KitError(f"adapt: {type(decoder.model).__name__} names no parameters that could be adapted; its "
-                           "config would define `adapted`")
-        self.order = sorted(range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number))
-        self.adapted, self.session = adapted, ""
+            raise KitError(
+                f"adapt: {type(decoder.model).__name__} names no parameters that could be "
+                "adapted; its config would define `adapted`"
+            )
+        self.order = sorted(
+            range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number)
+        )
+        self.adapted = adapted
+        self.session = ""
         self.enter(infos[self.order[0]].session)
+
+    def shares_layer(self, session: str) -> bool:
+        "Return whether a session has the layer of the one before."
+        if session == self.session:
+            return True
+        one_was_trained = {session, self.session} & set(self.decoder.trained)
+        participant = session.partition(".")[0]
+        return not one_was_trained and participant == self.session.partition(".")[0]
 
     def enter(self, session: str) -> None:
         "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
-        same_layer = session == self.session or (  # both of one participant, and neither was in training
-            not {session, self.session} & set(self.decoder.trained)
-            and session.partition(".")[0] == self.session.partition(".")[0])
-        if not self.session or (self.adapted.by_day and not same_layer):
-            days = self.decoder.sessions, self.decoder.trained, [session]
-            self.model = fit_days(self.decoder.model, *days).to(self.device.torch_device)
+        is_first = not self.session
+        if is_first or (self.adapted.by_day and not self.shares_layer(session)):
+            decoder = self.decoder
+            model = fit_days(decoder.model, decoder.sessions, decoder.trained, [session])
+            self.model = model.to(self.device.torch_device)
             self.model.requires_grad_(False).eval()
-            self.parameters = {name: parameter.requires_grad_() for name, parameter in self.model.named_parameters()
-                               if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)}
+            self.parameters = {
+                name: parameter.requires_grad_()
+                for name, parameter in self.model.named_parameters()
+                if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)
+            }
             rate = self.adapted.lr if self.adapt.lr is None else self.adapt.lr
-            self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay)
+            self.optimizer = torch.optim.AdamW(
+                self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
+            )
         self.session = session
 
     def loss(self, batch: Batch) -> torch.Tensor:
@@ -122,30 +164,43 @@ class AdaptingDecoder:
 
     def learn(self, batch: Batch, labels: Sequence[int], place: tuple[str, int, int]) -> bool:
         "Take one step on copies of a trial; False if its gradient is not finite, and then nothing changes."
-        rows, device = self.adapt.copies, batch.features.device
+        rows = self.adapt.copies
+        device = batch.features.device
         keys = [fold_seed(0, "adapt", *place, copy) for copy in range(rows)]
-        key, label = torch.tensor(keys, device=device), torch.tensor([labels], dtype=torch.int32, device=device)
-        batch = replace(batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels)))
-        tensors = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
-                   if isinstance(value, torch.Tensor)}  # the features are not copied yet
-        copies = replace(batch, **tensors | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows)
+        key = torch.tensor(keys, device=device)
+        label = torch.tensor([labels], dtype=torch.int32, device=device)
+        batch = replace(
+            batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels))
+        )
+        tensors = {  # the features are not copied yet
+            name: value.expand(rows, *value.shape[1:])
+            for name, value in vars(batch).items()
+            if isinstance(value, torch.Tensor)
+        }
+        tensors["noise_key"] = key
+        tensors["step_key"] = key[:1].expand(rows)
+        copies = replace(batch, **tensors, step_rows=rows)
         torch.manual_seed(fold_seed(0, "adapt", *place, "dropout"))
         self.model.train()
         self.loss(copies).backward()
         self.model.eval()
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
-        if finite:
+        gradients = [
+            parameter.grad for parameter in self.parameters.values() if parameter.grad is not None
+        ]
+        is_finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
+        if is_finite:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return finite
+        return is_finite
 
     def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
         "Decode one trial, then take a step on it; return its record, and the logits (P, 41) from before the step."
         info = self.recordings.infos[index]
         key = info.session, info.block, info.number
         self.enter(info.session)
-        single = single_trial(self.recordings.features(index), 0, framing(self.decoder.config.model))
+        single = single_trial(
+            self.recordings.features(index), 0, self.decoder.config.model.framing
+        )
         batch = self.device.place(single)
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(self.model, batch, self.decoder.config)
@@ -154,36 +209,47 @@ class AdaptingDecoder:
         sentence, labels = self.words(logits)
         if not labels:
             outcome = NO_WORDS
-        elif needed_patches(np.array(labels)) > int(batch.num_patches[0]):
+        elif needed_frames(np.array(labels)) > int(batch.num_patches[0]):
             outcome = "without a step (pronunciation too long)"
+        elif self.learn(batch, labels, key):
+            outcome = "with a step"
         else:
-            outcome = "with a step" if self.learn(batch, labels, key) else "without a step (gradient not finite)"
+            outcome = "without a step (gradient not finite)"
         return {"place": list(key), "sentence": sentence, "done": outcome}, logits
 
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
-        state = {f"{part}.{name}": value for name, parameter in self.parameters.items()
-                 for part, value in {"value": parameter.detach(), **self.optimizer.state[parameter]}.items()}
-        return {name: value.cpu().contiguous() for name, value in state.items()}
+        state = dict[str, torch.Tensor]()
+        for name, parameter in self.parameters.items():
+            parts = {"value": parameter.detach(), **self.optimizer.state[parameter]}
+            for part, value in parts.items():
+                state[f"{part}.{name}"] = value.cpu().contiguous()
+        return state
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         "Go on from saved parameters and moments."
         for name, parameter in self.parameters.items():
             parameter.copy_(tensors[f"value.{name}"])
-            parts = [part for part in ("step", "exp_avg", "exp_avg_sq") if f"{part}.{name}" in tensors]
-            self.optimizer.state[parameter] = {
-                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device) for part in parts}
+            state = dict[str, torch.Tensor]()
+            for part in ("step", "exp_avg", "exp_avg_sq"):
+                if f"{part}.{name}" in tensors:
+                    place = "cpu" if part == "step" else parameter.device
+                    state[part] = tensors[f"{part}.{name}"].to(place)
+            self.optimizer.state[parameter] = state
 
     def go_through(self, done: "AdaptProgress", progress: Callable[[str], Any] = str) -> None:
         "Decode all trials."
-        order, first = self.order, len(done.trials)
-        self.enter(self.recordings.infos[order[max(first - 1, 0)]].session)
+        order = self.order
+        first = len(done.trials)
+        last_done = order[max(first - 1, 0)]
+        self.enter(self.recordings.infos[last_done].session)
         if done.tensors:
             self.load(done.tensors)
         for number, index in enumerate(order[first:], first + 1):
             done.add(*self.trial(index), self.tensors)
-            if number * 10 // len(order) > (number - 1) * 10 // len(order):
+            tenths_before = (number - 1) * 10 // len(order)
+            if number * 10 // len(order) > tenths_before:
                 progress(f"adapted to {number} of {len(order)} trials")
         done.save(self.tensors())
 
@@ -195,24 +261,40 @@ class AdaptProgress:
     "The finished trials of an adaptation, in a folder; entries of other settings, or damaged ones, are dropped."
 
     def __init__(self, folder: str | Path, mark: Mapping[str, Any]) -> None:
-        self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
+        self.folder = Path(folder)
+        self.mark = json.loads(json.dumps(mark))
         self.trials: list[dict[str, Any]] = []  # what was done after each trial
         self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
         self.tensors: dict[str, torch.Tensor] = {}  # of the decoder, after the last saved trial
         self._unsaved: dict[str, torch.Tensor] = {}  # logits
-        with suppress(KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
+        with suppress(
+            KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError
+        ):
             with safe_open(regular_file(self.folder / "state.safetensors"), "pt") as file:
                 record = json.loads((file.metadata() or {})["record"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             parts = {name: file_mark(self.folder / name) for name in record["parts"]}
             if record == self._record(record["trials"], parts, tensors):
-                self.trials, self.parts, self.tensors = record["trials"], parts, tensors
+                self.trials = record["trials"]
+                self.parts = parts
+                self.tensors = tensors
 
-    def _record(self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        return {"mark": self.mark, "trials": trials, "parts": parts,
-                "check": content_hash([trials, tensors_hash(tensors)])}
+    def _record(
+        self, trials: list, parts: dict[str, Any], tensors: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
+        return {
+            "mark": self.mark,
+            "trials": trials,
+            "parts": parts,
+            "check": content_hash([trials, tensors_hash(tensors)]),
+        }
 
-    def add(self, trial: dict[str, Any], logits: np.ndarray, tensors: Callable[[], dict[str, torch.Tensor]]) -> None:
+    def add(
+        self,
+        trial: dict[str, Any],
+        logits: np.ndarray,
+        tensors: Callable[[], dict[str, torch.Tensor]],
+    ) -> None:
         "Keep a trial; every fifth is saved with those before it."
         self._unsaved[f"{len(self.trials):06d}"] = torch.from_numpy(logits)
         self.trials.append(trial)
@@ -263,19 +345,27 @@ class AdaptReport:
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         old, new = self.losses
-        return (f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss of {old:.2f} per "
-                f"trial, with adaptation {new:.2f} ({_LEAST_FALL:.0%} less is asked)"
-                + f", and {self.silenced} more trials have no words" * (self.silenced > 0))
+        text = (
+            f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss "
+            f"of {old:.2f} per trial, with adaptation {new:.2f} ({_LEAST_FALL:.0%} less is asked)"
+        )
+        if self.silenced > 0:
+            text += f", and {self.silenced} more trials have no words"
+        return text
 
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
         "Of each kind: all days, then each: before, with, paired difference; None for a day of one trial."
-        tables: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {kind: {} for kind in self.errors}
+        tables: dict[str, dict[str, tuple[Rate, Rate, Difference | None]]] = {
+            kind: {} for kind in self.errors
+        }
         names = np.array(self.days)
         for kind, pair in self.errors.items():
             for day in ("all days", *dict.fromkeys(self.days)):
                 rows = np.full(len(names), True) if day == "all days" else names == day
-                plain, adapted = (Counts(counts.edits[rows], counts.lengths[rows]) for counts in pair)
+                plain, adapted = (
+                    Counts(counts.edits[rows], counts.lengths[rows]) for counts in pair
+                )
                 if plain.lengths.any():
                     gap = compare(plain, adapted) if rows.sum() > 1 else None
                     tables[kind][day] = (rate_of(plain), rate_of(adapted), gap)
@@ -283,16 +373,21 @@ class AdaptReport:
 
     def to_dict(self) -> dict[str, Any]:
         "Return all of it as plain values."
-        tables = {kind: {day: {"before": before.rate, "with": after.rate} | ({} if gap is None else vars(gap))
-                         for day, (before, after, gap) in table.items()} for kind, table in self.tables.items()}
         losses = [loss if math.isfinite(loss) else None for loss in self.losses]
-        return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables}
+        result: dict[str, Any] = {"steps": self.steps, "kept": self.kept, "losses": losses}
+        for kind, table in self.tables.items():
+            rows = result[kind] = dict[str, dict[str, Any]]()
+            for day, (before, after, gap) in table.items():
+                rows[day] = {"before": before.rate, "with": after.rate}
+                if gap is not None:
+                    rows[day] |= vars(gap)
+        return result
 
     def __repr__(self) -> str:
         steps = ", ".join(f"{count} {outcome}" for outcome, count in self.steps.items())
         lines = [f"adaptation, by trial: {steps or 'none'}", self.verdict]
         for kind, table in self.tables.items():
-            lines += [f"{kind}: as trained, adapted, paired difference"]
-            lines += [f"  {day}  {before}  {after}  {gap or '(no interval)'}"
-                      for day, (before, after, gap) in table.items()]
+            lines.append(f"{kind}: as trained, adapted, paired difference")
+            for day, (before, after, gap) in table.items():
+                lines.append(f"  {day}  {before}  {after}  {gap or '(no interval)'}")
         return "\n".join(lines)

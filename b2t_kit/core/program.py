@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import pkgutil
 import shutil
 import signal
 import socket
@@ -30,8 +31,9 @@ from .errors import KitError, printable, printed_plainly
 from .processes import _tell_others, lost_contact
 
 # %% auto #0
-__all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'GIB', 'report_progress',
-           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'memory', 'free_memory', 'gib']
+__all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'Kind', 'GIB', 'report_progress',
+           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'subclasses', 'offered', 'memory',
+           'free_memory', 'gib', 'megabytes', 'show_bytes']
 
 # %% ../../nbs/core/program.ipynb #300754d0
 SUCCESS = 0
@@ -283,6 +285,26 @@ def wing(folder: str, name: str) -> ModuleType | None:
     spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if spec else None
 
+# %% ../../nbs/core/program.ipynb #d96a0e3b
+Kind = TypeVar("Kind")
+
+
+def subclasses(parent: type[Kind]) -> Iterator[type[Kind]]:
+    "Yield all classes that derive from a class and are alive."
+    for child in parent.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def offered(folder: str, parent: type[Kind]) -> list[type[Kind]]:
+    "Return the classes in a folder of the kit that derive from another class."
+    package = f"b2t_kit.{folder}"
+    if not find_spec(package):
+        return []
+    for module in pkgutil.iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+    return [kind for kind in subclasses(parent) if kind.__module__.startswith(f"{package}.")]
+
 # %% ../../nbs/core/program.ipynb #18e0e8ec
 GIB = 2**30
 
@@ -310,6 +332,22 @@ def free_memory() -> int:
     return memory()[1]
 
 
+# %% ../../nbs/core/program.ipynb #3ad81f64
 def gib(number: float) -> str:
-    "Return bytes as text: in GiB from 0.1 GiB, else in MiB."
+    "Return bytes of memory as text: in GiB from 0.1 GiB, else in MiB."
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"
+
+
+def megabytes(number: float, digits: int = 1) -> str:
+    "Return bytes of files as text, in MB."
+    return f"{number / 1e6:,.{digits}f} MB"
+
+
+def show_bytes(size: int | None) -> str:
+    "Return a number of bytes as text, in a suitable unit and in full."
+    if size is None:
+        return "?"
+    unit = min(max(size.bit_length() - 1, 0) // 10, 4)
+    if not unit:
+        return f"{size} bytes"
+    return f"{size / 2 ** (10 * unit):.2f} {' KMGT'[unit]}iB ({size:,} bytes)"

@@ -33,12 +33,13 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core.errors import KitError, printable
 from ..core.cache import HashCache, file_state
+from ..core.errors import KitError, printable
 from ..core.files import as_png, platform, regular_file
 from ..core.program import track_progress
 from ..core.settings import to_dict
 from .check import Looks, remarks, spelled
+from ..core.frames import Frames, needed_frames
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 
@@ -1098,11 +1099,10 @@ def _check_features(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStat
 
 def _check_labels(file: h5py.File, info: TrialInfo, hashes: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info)
-    # of frames, so that CTC can produce them
-    needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))
+    needed = needed_frames(labels)
     day.min_span = min(day.min_span, info.num_bins // needed)
-    day.short += (info.num_bins - 16) // 8 + 1 < needed
-    patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
+    day.short += Frames(16, 8).of(info.num_bins) < needed
+    patches = Frames().of(info.num_bins)  # of the published baseline
     with reading(info.file, info.group, "seq_class_ids"):
         if patches < needed:
             raise KitError(

@@ -30,7 +30,6 @@ from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of
 from .files import read_nbest, read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
-from .search import tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning
 from .tune import tune, tuned_for
 from .words import about_words, choose_words, default_words
@@ -39,7 +38,7 @@ from ..lexicon.lexicon import missing_words, own_words
 from ..lm.leaks import leak_warning
 from ..lm.model import LanguageModel
 from ..speech.calibrate import Calibration, Network, estimate_temperature, fit_to_sentences
-from ..speech.calibrate import read_calibration
+from ..speech.calibrate import read_calibration, tempered
 from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
 from ..text.phonemes import PHONEMES, normalise
@@ -59,7 +58,8 @@ def undecodable(
     model = read_tuning(Path(run) / CHOICE).model
     if model:
         return missing_words(choose_words(model)[0], sentences)
-    return missing_words(build_lexicon(default_words(RunLogits(run, data).training(), sentences)), sentences)
+    words = default_words(RunLogits(run, data).training(), sentences)
+    return missing_words(build_lexicon(words), sentences)
 
 # %% ../../nbs/decode/decode.ipynb #4475bb59
 @dataclass(frozen=True)
@@ -68,9 +68,21 @@ class SplitLogits:
 
     path: Path  # HDF5 file
     trials: list[LogitTrial]  # sorted by session, block and trial
-    key: Any  # plain values: what the logits were computed from, or the hash of another program's file
-    chose: frozenset[tuple[str, str]] = frozenset()  # sessions, and what their trials were used for: `Decoder.chose`
+    # plain values: what the logits were computed from, or the hash of another program's file
+    key: Any
+    # sessions, and what their trials were used for: `Decoder.chose`
+    chose: frozenset[tuple[str, str]] = frozenset()
     notes: tuple[str, ...] = ()  # what is odd about another program's logits
+    calibration: Calibration = Calibration()  # what the trials were divided by; 1: raw
+
+    def calibrated(self, calibration: Calibration) -> "SplitLogits":
+        "Return the logits divided by a temperature."
+        assert self.calibration.temperature == 1, "logits are divided once"
+        trials = [
+            replace(trial, logits=tempered(trial.logits, calibration.temperature))
+            for trial in self.trials
+        ]
+        return replace(self, trials=trials, calibration=calibration)
 
     @property
     def order(self) -> ClassOrder:
@@ -80,12 +92,20 @@ class SplitLogits:
     @property
     def truths(self) -> dict[int, str]:  # index of the trial -> its sentence
         "The true sentences that are known and not empty."
-        return {index: trial.truth for index, trial in enumerate(self.trials) if trial.truth and normalise(trial.truth)}
+        return {
+            index: trial.truth
+            for index, trial in enumerate(self.trials)
+            if trial.truth and normalise(trial.truth)
+        }
 
 # %% ../../nbs/decode/decode.ipynb #70e7cdd7
-def read_split(path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()) -> SplitLogits:
+def read_split(
+    path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()
+) -> SplitLogits:
     "Read logits that the kit wrote; the hash of a large file is remembered in the folder."
-    return SplitLogits(path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO), chose)
+    trials = read_trials(path)
+    key = stored_key(path) or file_hash(path, folder / MEMO)
+    return SplitLogits(path, trials, key, chose)
 
 # %% ../../nbs/decode/decode.ipynb #b091aeb8
 class LogitSource:
@@ -96,16 +116,23 @@ class LogitSource:
         "Where results go by default."
         raise NotImplementedError
 
-    def read(self, folder: Path) -> SplitLogits:
-        "Return the logits, for results in a folder."
+    def raw(self, folder: Path) -> SplitLogits:
+        "Return the logits as the network gives them, for results in a folder."
         raise NotImplementedError
 
+    def read(self, folder: Path) -> SplitLogits:
+        "Return the logits, for results in a folder."
+        logits = self.raw(folder)
+        return logits.calibrated(self.calibration(logits.trials, folder))
+
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        "Return the temperature of the logits: fitted to known sentences, or estimated without any."
-        return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
-                                [choice_key(trial.place, trial.truth or "") for trial in trials],
-                                trials[0].order if trials else PHONEME_ORDER,
-                                [trial.name.rpartition(", ")[2] for trial in trials])
+        "Return the temperature of raw logits: fitted to known sentences, or estimated without any."
+        logits = [trial.logits for trial in trials]
+        truths = [trial.truth for trial in trials]
+        keys = [choice_key(trial.place, trial.truth or "") for trial in trials]
+        order = trials[0].order if trials else PHONEME_ORDER
+        names = [trial.name.rpartition(", ")[2] for trial in trials]
+        return fit_to_sentences(logits, truths, keys, order, names)
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         "Return where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
@@ -129,8 +156,13 @@ class LogitSource:
         "Return where a language model that is made is kept."
         return folder / "words"
 
-    def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
-                progress: Callable[[str], object] = str) -> tuple[SplitLogits, Any]:
+    def adapted(
+        self,
+        logits: SplitLogits,
+        search: BeamSearch,
+        folder: Path,
+        progress: Callable[[str], object] = str,
+    ) -> tuple[SplitLogits, Any]:
         "Return the logits to decode, and the changes that adaptation made to those of `read`."
         return logits, None
 
@@ -168,8 +200,9 @@ class LogitsFile(LogitSource):
     def training(self) -> tuple[str, ...]:
         return self.origin.training() if self.origin else ()
 
-    def read(self, folder: Path) -> SplitLogits:
-        path, order = Path(self.path), class_order(self.tokens) if self.tokens else None
+    def raw(self, folder: Path) -> SplitLogits:
+        path = Path(self.path)
+        order = class_order(self.tokens) if self.tokens else None
         trials = read_trials(path, order, foreign=True)
         notes = tuple(check_classes(trials))
         key = stored_key(path) or file_hash(path, folder / MEMO)
@@ -212,7 +245,9 @@ class TrainedSource(LogitSource):
         from b2t_kit.speech.logits import decoded_from
         from b2t_kit.speech.evaluate import fit_network
 
-        network, logits, missing = self.network, [trial.logits for trial in trials], Calibration.lacking
+        network = self.network
+        logits = [trial.logits for trial in trials]
+        missing = Calibration.lacking
         if calibration := read_calibration(network.folder, network.digest):
             return calibration
         if network.settled:
@@ -224,7 +259,9 @@ class TrainedSource(LogitSource):
                 missing = "the decoder's own validation trials"
             else:
                 with new_folders(val_folder), Recordings(val.data, "val") as recordings:
-                    calibration = fit_network(network, val.own, decoded_from(recordings, val.read(val_folder).path))
+                    calibration = fit_network(
+                        network, val.own, decoded_from(recordings, val.raw(val_folder).path)
+                    )
         return calibration or estimate_temperature(logits, missing)
 
 # %% ../../nbs/decode/decode.ipynb #b17b751e
@@ -283,7 +320,7 @@ class RunLogits(TrainedSource):
     def training(self) -> tuple[str, ...]:
         return known_sentences(self.trained_on, "train") or known_sentences(self.data, "train")
 
-    def read(self, folder: Path) -> SplitLogits:
+    def raw(self, folder: Path) -> SplitLogits:
         "Return the logits, computed only if they are missing or of other weights or recordings."
         from b2t_kit.devices.select import open_device
         from b2t_kit.speech.logits import cached_logits
@@ -299,8 +336,11 @@ def known_sentences(data: str | Path | None, split: str) -> tuple[str, ...]:
     "Return the sentences of a split, of training without the quarantined; none if there are no such recordings."
     try:
         with Recordings(data, split) as recordings:
-            return tuple(info.sentence for info in recordings.infos
-                         if info.sentence is not None and not (split == "train" and info.quarantine))
+            return tuple(
+                info.sentence
+                for info in recordings.infos
+                if info.sentence is not None and not (split == "train" and info.quarantine)
+            )
     except KitError:  # a folder may hold only test files
         return ()
 
@@ -311,11 +351,14 @@ class Sentences:
 
     trials: list[DecodedTrial]  # sorted by session, block and trial
     folder: Path  # where the files are written
-    warning: str | None = None  # why the word error rate may be too low, and what is odd about the logits
+    # why the word error rate may be too low, and what is odd about the logits
+    warning: str | None = None
     adaptation: Any = None  # None: decoded as trained
-    held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
+    # word error rate with each half scored by the weights of the other; None: not known
+    held_out: float | None = None
     tuning: Tuning | None = None  # None unless weights were tuned
-    calibration: Calibration | None = None  # what the logits were divided by; None for lists of several decoders
+    # what the logits were divided by; None for lists of several decoders
+    calibration: Calibration | None = None
     missing: str = ""  # which words of the true sentences cannot be decoded, in a line
     spelled: bool = False  # by a decoder of characters, whose character errors are counted too
     words: str = ""  # where the words and the language model come from, in a line
@@ -323,7 +366,11 @@ class Sentences:
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
         "The true and the decoded sentence of each trial whose true one is known."
-        return [(trial.truth, trial.sentence) for trial in self.trials if trial.truth and normalise(trial.truth)]
+        return [
+            (trial.truth, trial.sentence)
+            for trial in self.trials
+            if trial.truth and normalise(trial.truth)
+        ]
 
     @cached_property
     def wer(self) -> Rate | None:  # None if no true sentence is known
@@ -333,8 +380,11 @@ class Sentences:
     @cached_property
     def cer(self) -> Rate | None:
         "The character error rate, where it is counted."
-        sides = [[list(normalise(sentence)) for sentence in side] for side in zip(*self.pairs)]
-        return rate_of(count_edits(*sides)) if self.spelled and self.pairs else None
+        if not self.spelled or not self.pairs:
+            return None
+        truths = [list(normalise(truth)) for truth, _ in self.pairs]
+        decoded = [list(normalise(sentence)) for _, sentence in self.pairs]
+        return rate_of(count_edits(truths, decoded))
 
     @property
     def marks(self) -> tuple[Choice, ...]:
@@ -345,24 +395,43 @@ class Sentences:
         "Return the content of result.json."
         facts: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
-            low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
-            facts |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
-                      "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
-        extra = {"cer": self.cer, "language_model": self.words, "missing_words": self.missing,
-                 "warning": self.warning, "adaptation": self.adaptation, "temperature": self.calibration}
-        return facts | {name: part if isinstance(part, str) else part.to_dict() for name, part in extra.items() if part}
+            facts |= {
+                "edits": self.wer.edits,
+                "words": self.wer.total,
+                "wer": self.wer.rate,
+                "wer_low": None if math.isnan(self.wer.low) else self.wer.low,
+                "wer_high": None if math.isnan(self.wer.high) else self.wer.high,
+                "marks": plain_marks(self.marks),
+            }
+        extra = {
+            "cer": self.cer,
+            "language_model": self.words,
+            "missing_words": self.missing,
+            "warning": self.warning,
+            "adaptation": self.adaptation,
+            "temperature": self.calibration,
+        }
+        for name, part in extra.items():
+            if part:
+                facts[name] = part if isinstance(part, str) else part.to_dict()
+        return facts
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
-        lines += [f"word error rate {marked(self.wer, self.marks)}"] if self.wer else []
-        lines += [f"character error rate {marked(self.cer, self.marks)}"] if self.cer else []
-        lines += [self.words] if self.words else []
-        lines += [self.missing] if self.missing else []
-        lines += [f"warning: {self.warning}"] if self.warning else []
+        if self.wer:
+            lines.append(f"word error rate {marked(self.wer, self.marks)}")
+        if self.cer:
+            lines.append(f"character error rate {marked(self.cer, self.marks)}")
+        if self.words:
+            lines.append(self.words)
+        if self.missing:
+            lines.append(self.missing)
+        if self.warning:
+            lines.append(f"warning: {self.warning}")
         lines += [repr(part) for part in (self.calibration, self.adaptation, self.tuning) if part]
         for trial in self.trials[:3]:
-            lines += [f"  {trial.truth}" if trial.truth else f"  {trial.session} {trial.trial}",
-                      f"    {trial.sentence}"]
+            lines.append(f"  {trial.truth or f'{trial.session} {trial.trial}'}")
+            lines.append(f"    {trial.sentence}")
         return "\n".join(lines)
 
     def save(self, config: SearchConfig) -> None:
@@ -391,24 +460,33 @@ class DecodeOptions:
     lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None  # file with additional words
     hotwords: str | Path | None = None  # file with words that are expected, known or not
-    settings: dict[str, Any] = field(default_factory=dict)  # of `SearchConfig`, replacing tuned or default values
-    temperature: float | None = None  # divides the logits; None: what the weights were tuned with, or the source's
+    # of `SearchConfig`, replacing tuned or default values
+    settings: dict[str, Any] = field(default_factory=dict)
+    # divides the logits; None: what the weights were tuned with, or the source's
+    temperature: float | None = None
     hot: tuple[Hotword, ...] = field(init=False, default=())  # the words of the file
 
     def __post_init__(self) -> None:
         if self.temperature is not None:
             Calibration(self.temperature)  # refuses what is out of range
         if self.hotwords:
-            object.__setattr__(self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon))))
+            hot = read_hotwords(self.hotwords, own_words(self.lexicon))
+            object.__setattr__(self, "hot", tuple(hot))
 
-    def search(self, words: tuple[Lexicon, LanguageModel], tuned: SearchConfig | None,
-               calibration: Calibration) -> BeamSearch:
+    def search(
+        self, words: tuple[Lexicon, LanguageModel], tuned: SearchConfig | None
+    ) -> BeamSearch:
         "Return the search with tuned or default weights, and the settings that replace them."
         config = override(tuned or SearchConfig(), self.settings)
-        return BeamSearch(*words, config, self.hot, calibration.temperature)
+        return BeamSearch(*words, config, self.hot)
 
-    def calibration(self, source: LogitSource, trials: Sequence[LogitTrial], record: TuningRecord,
-                    folder: Path | None = None) -> Calibration:
+    def calibration(
+        self,
+        source: LogitSource,
+        trials: Sequence[LogitTrial],
+        record: TuningRecord,
+        folder: Path | None = None,
+    ) -> Calibration:
         "Return the temperature: as requested now or when weights were tuned, or the source's."
         if self.temperature is not None:
             return Calibration(self.temperature)
@@ -424,11 +502,13 @@ class DecodeOptions:
 # %% ../../nbs/decode/decode.ipynb #9f5995e7
 def absolute(name: str | Path | None) -> str | None:
     "Return a path that is found from other folders too."
-    return None if name is None else DEFAULT if str(name) == DEFAULT else os.path.realpath(name)
+    if name is None:
+        return None
+    return DEFAULT if str(name) == DEFAULT else os.path.realpath(name)
 
 # %% ../../nbs/decode/decode.ipynb #deb2d7e3
 class Decoding:
-    "The logits of a source, with the words, the language model and the tuned weights that decode them."
+    "The calibrated logits of a source, with the words, the language model and the tuned weights that decode them."
 
     def __init__(
         self,
@@ -438,58 +518,105 @@ class Decoding:
         progress: Callable[[str], object] = str,  # called with progress messages
         to_tune: bool = False,  # refuse trials without a known sentence, before words are chosen
     ) -> None:
-        self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
-        self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
+        "Raise `KitError` if an input is missing or invalid."
+        self.source = source
+        self.options = options
+        self.folder = folder or source.folder
+        self.progress = progress
+        raw = source.raw(self.folder)
+        self.record, self.digest = source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
-        self.truths = tuple(self.logits.truths.values())
+        self.truths = tuple(raw.truths.values())
         if to_tune and not self.truths:
             raise KitError("tuning needs trials with known sentences, and there are none")
-        self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), self.folder / MEMO,
-                                  self.logits.order.names, source.training(), source.words_folder(self.folder))
+        self.words = choose_words(
+            self.lm,
+            options.lexicon,
+            self.truths + source.sentences(),
+            self.folder / MEMO,
+            raw.order.names,
+            source.training(),
+            source.words_folder(self.folder),
+        )
         self.record = self.record.for_model(options.lm, self.words[1])
-        self.calibration = options.calibration(source, self.logits.trials, self.record, self.folder)
+        calibration = options.calibration(source, raw.trials, self.record, self.folder)
+        self.logits = raw.calibrated(calibration)
         self.tuning: Tuning | None = None
 
     def search(self) -> BeamSearch:
         "Return the search with tuned or default weights; `KitError` if they are for other words or another network."
         weights = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
-        return self.options.search(self.words, weights, self.calibration)
+        return self.options.search(self.words, weights)
 
     def tune(self) -> None:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."
         path, self.digest = self.source.records(self.folder)[0]
         trials = [self.logits.trials[index] for index in self.logits.truths]
-        tuning = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
-                      self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
-                      hotwords=self.options.hot, days=[trial.session for trial in trials])
+        tuning = tune(
+            *self.words,
+            [trial.logits for trial in trials],
+            self.truths,
+            override(SearchConfig(), self.options.settings),
+            progress=self.progress,
+            hotwords=self.options.hot,
+            days=[trial.session for trial in trials],
+        )
         write_atomically(self.folder / "tuning.png", as_png(plot_tuning(tuning), 110))
-        save_json(path, tuning.to_dict() | {
-            "tuned_for": tuned_for(*self.words, self.options.hot, self.digest), "lm": absolute(self.lm),
-            "logits": content_hash(self.logits.key), "temperature": self.options.temperature,
-            "chose": sorted(choice_key(trial.place, trial.truth or "") for trial in trials)})
-        self.record, self.options = read_tuning(path), replace(self.options, settings={})  # where tuning began
+        keys = [choice_key(trial.place, trial.truth or "") for trial in trials]
+        record = {
+            **tuning.to_dict(),
+            "tuned_for": tuned_for(*self.words, self.options.hot, self.digest),
+            "lm": absolute(self.lm),
+            "logits": content_hash(self.logits.key),
+            "temperature": self.options.temperature,
+            "chose": sorted(keys),
+        }
+        save_json(path, record)
+        self.record = read_tuning(path)
+        self.options = replace(self.options, settings={})  # where tuning began
         self.tuning = tuning
 
     def decode(self) -> Sentences:
         "Decode the trials and write their sentences; lists in the folder that were made of exactly these are taken up."
-        search, record = self.search(), self.record
+        search = self.search()
+        record = self.record
         logits, report = self.source.adapted(self.logits, search, self.folder, self.progress)
-        same = (record.logits == content_hash(logits.key) and search.config == record.config
-                and self.options.temperature == record.temperature)
-        held_out, fitted = record.held_out if same else None, self.calibration.chosen_on
-        cache = CachedFiles([self.folder / "nbest.jsonl", self.folder / "result.json"], {
-            "logits": logits.key, "asked": self.options.plain(), "words": search_key(search),
-            "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)])})
-        fresh = cache.fresh
-        trials = list(read_nbest(cache.paths[0]) if fresh else decode_trials(search, logits.trials))
-        warning = leak_warning(self.words[1], self.truths)
-        sentences = Sentences(with_choices(trials, record.chose, logits.chose, fitted), self.folder,
-                              "; ".join([*logits.notes, *([warning] if warning else [])]) or None, report,
-                              held_out=held_out, tuning=self.tuning, calibration=self.calibration,
-                              missing=missing_words(search.lexicon, self.truths),
-                              spelled=logits.order.names != PHONEMES,
-                              words=about_words(*self.words))
-        if not fresh:
+        is_as_tuned = (
+            record.logits == content_hash(logits.key)
+            and search.config == record.config
+            and self.options.temperature == record.temperature
+        )
+        held_out = record.held_out if is_as_tuned else None
+        calibration = logits.calibration
+        fitted = calibration.chosen_on
+        key = {
+            "logits": logits.key,
+            "asked": self.options.plain(),
+            "words": search_key(search, calibration.temperature),
+            "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)]),
+        }
+        cache = CachedFiles([self.folder / "nbest.jsonl", self.folder / "result.json"], key)
+        is_fresh = cache.fresh
+        if is_fresh:
+            trials = list(read_nbest(cache.paths[0]))
+        else:
+            trials = list(decode_trials(search, logits.trials))
+        warnings = list(logits.notes)
+        if leak := leak_warning(self.words[1], self.truths):
+            warnings.append(leak)
+        sentences = Sentences(
+            with_choices(trials, record.chose, logits.chose, fitted),
+            self.folder,
+            "; ".join(warnings) or None,
+            report,
+            held_out=held_out,
+            tuning=self.tuning,
+            calibration=calibration,
+            missing=missing_words(search.lexicon, self.truths),
+            spelled=logits.order.names != PHONEMES,
+            words=about_words(*self.words),
+        )
+        if not is_fresh:
             cache.forget()
             sentences.save(search.config)
             cache.seal()
@@ -506,7 +633,8 @@ def decode_sentences(
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json."
-    folder, choices = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
+    folder = source.folder if out is None else Path(out)
+    choices = DecodeOptions(lm, **options)
     with new_folders(folder), locked(folder):
         decoding = Decoding(source, choices, folder, progress, to_tune=tune)
         if tune:
@@ -542,7 +670,8 @@ class WordCounter:
         if config.tuned:
             if not Path(config.tuned).is_file():
                 raise KitError(f"tuned: there is no file {config.tuned}")
-            weights = read_tuning(Path(config.tuned)).settings(tuned_for(lexicon, model, None)) or weights
+            record = read_tuning(Path(config.tuned))
+            weights = record.settings(tuned_for(lexicon, model, None)) or weights
         self.config = replace(weights, beam=config.beam, n_best=5)
         self.search = BeamSearch(lexicon, model, self.config)
         self.warning = leak_warning(model, truths)
@@ -551,8 +680,10 @@ class WordCounter:
     def record(self) -> str:
         "Identifies model and weights, so that a run resumes with the same ones."
         config = self.config
-        return (f"{self.search.model.hash} {config.acoustic_scale:g} {config.blank_penalty:g} "
-                f"{config.word_bonus:g} {config.missing_silence:g} {config.classes}")
+        return (
+            f"{self.search.model.hash} {config.acoustic_scale:g} {config.blank_penalty:g} "
+            f"{config.word_bonus:g} {config.missing_silence:g} {config.classes}"
+        )
 
     def count(
         self,
@@ -561,17 +692,25 @@ class WordCounter:
         truths: Sequence[str | None],  # (B,) true sentences; None: not scored
     ) -> dict[str, float]:  # "word_edits" and "words", summed over the rows
         "Return the word errors of a batch, decoded on all cores."
-        trials, sentences = [], []
+        trials = []
+        sentences = []
         for row, truth in enumerate(truths):
-            if truth and (sentence := normalise(truth)):
-                rows = logits[row, : max(int(frames[row]), 1)].astype(np.float32)
-                rows = np.nan_to_num(rows, nan=0.0, posinf=1e5, neginf=-1e5)
-                if (rows == rows[:, :1]).all():
-                    rows[:, 0] += 1e-3
-                trials.append(rows)
-                sentences.append(sentence)
+            sentence = normalise(truth or "")
+            if not sentence:
+                continue
+            rows = logits[row, : max(int(frames[row]), 1)].astype(np.float32)
+            rows = np.nan_to_num(rows, nan=0.0, posinf=1e5, neginf=-1e5)
+            if (rows == rows[:, :1]).all():
+                rows[:, 0] += 1e-3
+            trials.append(rows)
+            sentences.append(sentence)
         temperature = fit_to_sentences(trials, sentences).temperature
         lists = self.search.decode_many([tempered(trial, temperature) for trial in trials])
-        targets = [sentence.split() for sentence in sentences]
-        edits = [edit_distance(words, list(nbest[0].words) if nbest else []) for words, nbest in zip(targets, lists)]
-        return {"word_edits": float(sum(edits)), "words": float(sum(map(len, targets)))}
+        edits = 0
+        words = 0
+        for sentence, nbest in zip(sentences, lists):
+            target = sentence.split()
+            decoded = list(nbest[0].words) if nbest else []
+            edits += edit_distance(target, decoded)
+            words += len(target)
+        return {"word_edits": float(edits), "words": float(words)}

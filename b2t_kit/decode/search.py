@@ -6,8 +6,7 @@
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'phoneme_floor', 'advance',
            'double_capacity', 'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords',
-           'with_hotwords', 'average_word', 'tempered', 'log_probs', 'Stream', 'BeamSearch', 'search_key',
-           'available_cores']
+           'with_hotwords', 'average_word', 'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -599,14 +598,6 @@ def _model_words(
     entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
 
-# %% ../../nbs/decode/search.ipynb #34b55d4d
-def tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
-    "Return logits divided by a temperature, of the same type; the same array at temperature 1."
-    if temperature == 1:
-        return logits
-    with np.errstate(over="ignore"):  # minus infinity is a valid logit
-        return logits / logits.dtype.type(temperature)
-
 # %% ../../nbs/decode/search.ipynb #ee19bf97
 @compiled
 def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (P, 41) float64
@@ -754,7 +745,7 @@ class Stream:
 
 # %% ../../nbs/decode/search.ipynb #f407d500
 class BeamSearch:
-    "Decodes phoneme logits to sentences."
+    "Decodes calibrated phoneme logits to sentences; see `speech.calibrate`."
 
     def __init__(
         self,
@@ -762,14 +753,12 @@ class BeamSearch:
         model: LanguageModel,  # scores sentences
         config: SearchConfig = SearchConfig(),
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
-        temperature: float = 1.0,  # divides the logits, which are then calibrated; see `speech.calibrate`
     ) -> None:
         self.plain = lexicon
         self.lexicon = with_hotwords(lexicon, hotwords)
         self.model = model
         self.config = config
         self.hotwords = tuple(hotwords)
-        self.temperature = float(temperature)
         self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)
         rows = {one.word: self.entries[self.lexicon.ids[one.word]] for one in self.hotwords}
@@ -812,10 +801,7 @@ class BeamSearch:
 
     def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
         "Return ln of the class probabilities at the settings of this search."
-        return log_probs(
-            tempered(check_logits(logits, name), self.temperature),
-            math.log(self.config.blank_penalty),
-        )
+        return log_probs(check_logits(logits, name), math.log(self.config.blank_penalty))
 
     def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon
         "Return candidate sentences for rows of `log_probs`, not yet scored."
@@ -860,15 +846,18 @@ class BeamSearch:
 SEARCH = 2  # version of the search: raised when other code gives other lists
 
 
-def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
-    "Everything that a search's lists depend on besides the logits, for the keys of caches."
+def search_key(
+    search: BeamSearch,
+    temperature: float = 1.0,  # that the logits are divided by
+) -> dict[str, Any]:  # plain values
+    "Everything that a search's lists depend on besides the raw logits, for the keys of caches."
     return {
         "search": SEARCH,
         "lm": search.model.hash,
         "lexicon": search.lexicon.hash,
         "settings": to_dict(search.config),
         "hotwords": repr(search.hotwords),
-        "temperature": search.temperature,
+        "temperature": float(temperature),
     }
 
 # %% ../../nbs/decode/search.ipynb #3e12b3fe

@@ -31,13 +31,17 @@ def submission_order(infos: Iterable[TrialInfo]) -> list[TrialInfo]:  # the tria
     ordered = sorted(infos, key=lambda info: info.place)
     for info, other in zip(ordered, ordered[1:]):
         if info.place == other.place:
-            raise KitError(f"{info.session}, block {info.block}, trial {info.number}: is both {info.group} of "
-                           f"{info.file} and {other.group} of {other.file}")
+            raise KitError(
+                f"{info.session}, block {info.block}, trial {info.number}: is both {info.group} of "
+                f"{info.file} and {other.group} of {other.file}"
+            )
     return ordered
 
 
-TEXT = re.compile(r"(?=.*[a-z])[a-z'-]+(?: [a-z'-]+)*")  # words with single spaces, at least one letter
-MISSING = ("nan", "-nan", "null")  # what pandas.read_csv takes for a missing value, of texts that TEXT allows
+# words with single spaces, at least one letter
+TEXT = re.compile(r"(?=.*[a-z])[a-z'-]+(?: [a-z'-]+)*")
+# what pandas.read_csv takes for a missing value, of texts that TEXT allows
+MISSING = ("nan", "-nan", "null")
 FILLER = "i"  # the most frequent word of conversations
 
 
@@ -64,8 +68,10 @@ def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # 
         row = content[:error.start].count(b"\n") + 1
         return [f"line {row}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
     if {"text", "session", "block_num", "trial_num"} <= set(header.split(",")):
-        return [f"line 1: is a table of sentences with their trials, not {HEADER!r}; b2t submit --nbest FILE makes a "
-                "submission of it"]
+        return [
+            f"line 1: is a table of sentences with their trials, not {HEADER!r}; b2t submit "
+            "--nbest FILE makes a submission of it"
+        ]
     faults = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
     if lines[-1:] == [""]:
         lines.pop()
@@ -79,13 +85,19 @@ def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # 
         if number != str(index):
             faults.append(f"line {index + 2}: id {number[:40]!r} where {index} is due")
         if text in MISSING:
-            faults.append(f"line {index + 2}: {text!r} is read as a missing value; write another word")
+            faults.append(
+                f"line {index + 2}: {text!r} is read as a missing value; write another word"
+            )
         elif not is_valid_text(text):
-            faults.append(f"line {index + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces")
+            faults.append(
+                f"line {index + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces"
+            )
     if len(lines) != rows:
         faults.append(f"{len(lines)} rows, but there are {rows} test trials")
     if len(lines) < rows:
-        faults[-1] += f"; missing: {len(lines)}" + (f" to {rows - 1}" if len(lines) + 1 < rows else "")
+        faults[-1] += f"; missing: {len(lines)}"
+    if len(lines) + 1 < rows:
+        faults[-1] += f" to {rows - 1}"
     return faults
 
 # %% ../../nbs/decode/submission.ipynb #805a936b
@@ -101,8 +113,9 @@ class SubmissionCheck:
         return not self.faults
 
     def __repr__(self) -> str:
-        count = f"{len(self.faults) or 'no'} fault{'s' * (len(self.faults) != 1)}"
-        return "\n".join(f"{self.path}: {line}" for line in [*self.faults, f"{count}, {self.rows} rows expected"])
+        plural = "" if len(self.faults) == 1 else "s"
+        count = f"{len(self.faults) or 'no'} fault{plural}, {self.rows} rows expected"
+        return "\n".join(f"{self.path}: {line}" for line in [*self.faults, count])
 
 
 def check_submission(
@@ -126,13 +139,19 @@ def write_submission(
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
         places = [info.place for info in submission_order(recordings.infos)]
-    foreign, absent = sorted(sentences.keys() - set(places)), sorted(set(places) - sentences.keys())
+    foreign = sorted(sentences.keys() - set(places))
+    absent = sorted(set(places) - sentences.keys())
     if foreign or absent:
         fault = "is not a test trial of the recordings" if foreign else "has no list"
-        raise KitError(f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds {len(sentences)} "
-                       f"trials, and there are {len(places)} test trials")
-    rows = "".join(f"{number},{submission_text(sentences[place])}\n" for number, place in enumerate(places))
-    write_atomically(out, f"{HEADER}\n{rows}")
+        first = " ".join(map(str, (foreign or absent)[0]))
+        raise KitError(
+            f"{name}: {first} {fault}; it holds {len(sentences)} trials, and there are "
+            f"{len(places)} test trials"
+        )
+    lines = [HEADER]
+    for number, place in enumerate(places):
+        lines.append(f"{number},{submission_text(sentences[place])}")
+    write_atomically(out, "\n".join(lines) + "\n")
     return SubmissionCheck(Path(out), len(places), submission_faults(read_bytes(out), len(places)))
 
 
@@ -145,7 +164,9 @@ def submit_nbest(
     check_target(out)
     if Path(nbest).suffix.lower() == ".csv":
         return write_submission(read_sentences(nbest, by_place=True), out, data, nbest)
-    return write_submission({trial.place: trial.sentence for trial in read_nbest(nbest)}, out, data, nbest)
+    return write_submission(
+        {trial.place: trial.sentence for trial in read_nbest(nbest)}, out, data, nbest
+    )
 
 # %% ../../nbs/decode/submission.ipynb #daf2a977
 def submit(
@@ -180,7 +201,9 @@ def submit(
         report_progress(sentences.adaptation.verdict)
     if sentences.warning:
         report_progress(f"warning: {sentences.warning}")
-    return write_submission({trial.place: trial.sentence for trial in sentences.trials}, out, data, sentences.folder)
+    return write_submission(
+        {trial.place: trial.sentence for trial in sentences.trials}, out, data, sentences.folder
+    )
 
 # %% ../../nbs/decode/submission.ipynb #362169a6
 @dataclass(frozen=True)
@@ -196,14 +219,20 @@ class Score:
 
     def to_dict(self) -> dict[str, float | int | None]:
         "Return the score as plain values; a missing interval is None."
-        low, high = (None if math.isnan(edge) else edge for edge in (self.wer.low, self.wer.high))
-        return {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
-                "wer_low": low, "wer_high": high}
+        return {
+            "edits": self.wer.edits,
+            "words": self.wer.total,
+            "wer": self.wer.rate,
+            "wer_low": None if math.isnan(self.wer.low) else self.wer.low,
+            "wer_high": None if math.isnan(self.wer.high) else self.wer.high,
+        }
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds._asdict().items())
-        lines = [f"word error rate {self.wer} words, interval over {self.resampled}",
-                 f"{kinds}; {self.exact} of {self.sentences} sentences without an error"]
+        lines = [
+            f"word error rate {self.wer} words, interval over {self.resampled}",
+            f"{kinds}; {self.exact} of {self.sentences} sentences without an error",
+        ]
         return "\n".join((*lines, *self.notes))
 
 # %% ../../nbs/decode/submission.ipynb #375cb6c0
@@ -216,8 +245,10 @@ def score_notes(
     for table, side in zip(tables, sides):
         name = Path(table.path).name
         if missing := list(table.missing.values()):
-            notes.append(f"note: {len(missing)} of {len(side)} sentences in {name} stand for a missing value "
-                         f"in other programs, and are scored as words, such as {missing[0]}")
+            notes.append(
+                f"note: {len(missing)} of {len(side)} sentences in {name} stand for a missing "
+                f"value in other programs, and are scored as words, such as {missing[0]}"
+            )
         if silent := sum(not words for words in side):
             notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
     if len({read_bytes(table.path) for table in tables}) == 1:
@@ -237,8 +268,10 @@ def score(
     aligned = align_tables(tables)
     days = [key[0] for key in aligned[0] if len(key) == 3]
     groups = days if days and by_groups(days) else None
-    true, decoded = ([normalise(likeliest(votes)).split() for votes in rows.values()]
-                     for rows in aligned)
+    sides = []
+    for rows in aligned:
+        sides.append([normalise(likeliest(votes)).split() for votes in rows.values()])
+    true, decoded = sides
     counts = count_edits(true, decoded)
     try:
         wer = rate_of(counts, groups)

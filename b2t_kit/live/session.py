@@ -182,14 +182,14 @@ def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
         return ()
     windows = decoder.windows
     search = decoder.search
-    rows = torch.log_softmax(torch.from_numpy(decoder.logits / search.temperature), 1)
+    rows = torch.log_softmax(torch.from_numpy(decoder.logits), 1)
     rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
     rows = rows[:, :SILENCE]
     start = 0
     found = list[Heard]()
     names = search.lexicon.names
     for (word, _), end_bin in zip(update.words, update.ends):
-        end = (end_bin - update.began - windows.missing - windows.patch) // windows.stride + 1
+        end = windows.frames_in(end_bin - update.began)
         span = rows[start:end]
         start = max(start, end)
         forms = [
@@ -658,7 +658,13 @@ def open_decoder(
     weights = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     temperatures = [one.calibration(()).temperature for one in sources] if others else ()
     decoder = StreamDecoder(
-        first, options.search(words, weights, calibration), config, session, others, temperatures
+        first,
+        options.search(words, weights),
+        config,
+        session,
+        calibration.temperature,
+        others,
+        temperatures,
     )
     decoder.expected_loss = (
         0.0 if math.isnan(calibration.after) else calibration.after / PHONEMES_A_SENTENCE

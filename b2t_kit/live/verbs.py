@@ -145,7 +145,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)
             options |= {
-                "temperature": decoder.search.temperature,
+                "temperature": decoder.temperature,
                 "lm": decoder.search.model.path or self.lm,
                 "source": kind.rpartition("@")[2],
             }  # no password

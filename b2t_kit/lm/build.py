@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.program import free_memory, report_progress
+from ..core.program import free_memory, megabytes, report_progress
 from .arpa import line_blocks
 from .model import BLOCK, END, MAX_ORDER, SPECIAL, START, UNKNOWN, LanguageModel, Level
 from .model import chunks, compile_arrays
@@ -147,7 +147,7 @@ def count_ngrams(
     def afford(needed: int) -> None:
         if needed > memory:
             raise KitError(
-                f"the n-grams of up to {n} words need more than {memory / 1e6:,.0f} MB of memory; "
+                f"the n-grams of up to {n} words need more than {megabytes(memory, 0)} of memory; "
                 "allow more, lower the order, or build with KenLM, which sorts on the disk: "
                 f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa"
             )

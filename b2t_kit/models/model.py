@@ -13,9 +13,7 @@ __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', '
 import ast
 import difflib
 import hashlib
-import importlib
 import inspect
-import pkgutil
 import re
 import sys
 import sysconfig
@@ -37,11 +35,11 @@ from torch.autograd.function import FunctionCtx
 from torch.backends.cudnn.rnn import get_cudnn_mode
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds, class_source, from_dict
 from ..core.files import read_bytes
-from ..core.program import say_once
-from ..core.settings import to_dict
+from ..core.program import offered, say_once, subclasses
 from ..core.random import uniforms
+from ..core.settings import check_bounds, class_source, from_dict, to_dict
+from ..core.frames import Frames
 from .published import Pretrained
 from .scan import Mark, by_rows, device_loop, gru_layer, unmarked, xla_hardware
 from ..text.phonemes import collapse
@@ -548,7 +546,7 @@ class ModelConfig:
                 f"{tuple(logits.shape)}; expected (rows, frames, classes), here ({rows}, frames, "
                 f"{self.num_classes})"
             )
-        least = (bins - (1 if self.partial else self.patch)) // self.stride + 1
+        least = self.framing.of(bins)
         if logits.shape[1] < least:
             raise KitError(
                 f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} "
@@ -559,9 +557,10 @@ class ModelConfig:
             raise KitError(f"{type(self).__name__}: its network returned {logits.dtype}; "
                            "return in_float32(head, values)")
 
-    def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
-        "Return the frames of trials of so many bins."
-        return ((bins - (1 if self.partial else self.patch)) // self.stride + 1).clamp(min=0)
+    @property
+    def framing(self) -> Frames:
+        "How bins become frames; raises `KitError` for a patch or a stride below 1."
+        return Frames(self.patch, self.stride, self.partial)
 
     def for_adaptation(self, masks: int, mask_share: float) -> Self:
         "Return the settings of a model's draws in adaptation: time masks, and the longest as a fraction of a trial."
@@ -615,22 +614,9 @@ def _own_name(config_class: type) -> str:
 
 def _package_models() -> dict[str, type[ModelConfig]]:
     "Return the models of the package by name."
-    import b2t_kit.models as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    classes = (
-        kind for kind in _subclasses(ModelConfig) if kind.__module__.startswith("b2t_kit.models.")
-    )
-    return {_own_name(kind): kind for kind in classes if is_dataclass(kind)}
-
-
-def _subclasses(parent: type) -> Iterator[type[ModelConfig]]:
-    "Yield all classes that derive from a class and are alive."
-    child: type[ModelConfig]
-    for child in parent.__subclasses__():
-        yield child
-        yield from _subclasses(child)
+    return {
+        _own_name(kind): kind for kind in offered("models", ModelConfig) if is_dataclass(kind)
+    }
 
 
 def model_names() -> list[str]:
@@ -714,7 +700,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
         names = sorted(
             {
                 kind.__name__
-                for kind in _subclasses(ModelConfig)
+                for kind in subclasses(ModelConfig)
                 if kind.__module__ == module.__name__
             }
         )
@@ -899,7 +885,7 @@ def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
             )
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
-    matches = [kind for kind in _subclasses(ModelConfig) if kind.__name__ == word]
+    matches = [kind for kind in subclasses(ModelConfig) if kind.__name__ == word]
     if not matches:
         raise KitError(
             f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "

@@ -94,7 +94,7 @@ class TransformerConfig(ModelConfig):
 
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
         "Time masks and the window of a training step."
-        count = -(-batch.features.shape[1] // self.patch)
+        count = self.framing.of(batch.features.shape[1])
         return {"window": draw_window(batch.step_key, self.patch, self),
                 "masked": draw_masks(batch.num_bins, batch.noise_key, count, self.patch, self)}
 

@@ -6,13 +6,11 @@
 __all__ = ['ON_GPU', 'configurations', 'configuration', 'usual_device', 'configuration_lines']
 
 # %% ../../nbs/plan/configs.ipynb #87286f53
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 
 from ..core.errors import KitError
+from ..core.program import offered
 from ..speech.recipes import RECIPES
 from ..training.task import RunSettings
 
@@ -20,15 +18,10 @@ from ..training.task import RunSettings
 @cache
 def configurations() -> dict[str, Callable[[], RunSettings]]:
     "Return all named settings: those of speech first."
-    if find_spec("b2t_kit.tasks"):  # a part of the package that can be left out
-        for module in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
-            import_module(f"b2t_kit.tasks.{module.name}")
-    groups = [
-        kind.recipes()
-        for kind in RunSettings.__subclasses__()
-        if kind.__module__.startswith("b2t_kit.tasks.")
-    ]
-    return dict(RECIPES) | {name: recipe for group in groups for name, recipe in group.items()}
+    found = dict(RECIPES)
+    for kind in offered("tasks", RunSettings):
+        found |= kind.recipes()
+    return found
 
 
 def configuration(

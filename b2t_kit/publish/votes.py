@@ -34,7 +34,7 @@ def read_votes(
     if Path(path).suffix.lower() not in LOGITS:
         return check_complete(read_table(path))
     source = LogitsFile(path, tokens)
-    logits = source.read(source.folder)
+    logits = source.raw(source.folder)
     for note in logits.notes:
         report_progress(f"warning: {path}: {note}")
     lists = source.folder / "nbest.jsonl"

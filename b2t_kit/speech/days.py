@@ -28,11 +28,16 @@ def day_mixture(
     mean of those of the same participant, if there are any, else of all; raise `KitError` for strays."""
     unknown = sorted(set(trained) - set(own))
     if unknown or not trained:
-        raise KitError(f"the decoder has no trained day layer{' for ' + unknown[0] if unknown else ''}")
+        which = f" for {unknown[0]}" if unknown else ""
+        raise KitError(f"the decoder has no trained day layer{which}")
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
-        fallback = [day for day in trained if day.partition(".")[0] == session.partition(".")[0]] or trained
-        sources = [session] if session in trained else fallback
+        participant = session.partition(".")[0]
+        if session in trained:
+            sources = [session]
+        else:
+            own_days = [day for day in trained if day.partition(".")[0] == participant]
+            sources = own_days or list(trained)
         mixture[row, [own.index(day) for day in sources]] = 1 / len(sources)
     return mixture
 
@@ -43,10 +48,12 @@ def refit(model: nn.Module, mixture: torch.Tensor) -> nn.Module:
     fitted = copy.deepcopy(model)
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
-            weights, size = mixture.to(layer.weight.device), layer.weight.shape[1:]
+            weights = mixture.to(layer.weight.device)
+            size = layer.weight.shape[1:]
             rest = 1 - weights.sum(dim=1).round(decimals=4)  # (wanted,) weight of the identity
             identity = torch.eye(size[0]) if len(size) == 2 else torch.ones(size[0])
-            weight = weights @ layer.weight.flatten(1) + rest[:, None] * identity.flatten().to(rest.device)
+            identity = identity.flatten().to(rest.device)
+            weight = weights @ layer.weight.flatten(1) + rest[:, None] * identity
             layer.weight = nn.Parameter(weight.unflatten(1, size))
             layer.bias = nn.Parameter(weights @ layer.bias)
     return fitted
@@ -82,9 +89,16 @@ def init_from(
     mixture[[session.partition(".")[0] not in people for session in sessions]] = 0  # the identity
     weights = {} if start.model is None else refit(start.model, mixture).cpu().state_dict()
     state = model.state_dict()
-    matches = {name: value for name, value in weights.items() if name in state and state[name].shape == value.shape}
+    matches = {
+        name: value
+        for name, value in weights.items()
+        if name in state and state[name].shape == value.shape
+    }
     if not any(value.ndim > 1 for value in matches.values()):
-        raise KitError(f"{start.record['decoder']}: its weights do not fit this model; leave --config and --model out")
+        raise KitError(
+            f"{start.record['decoder']}: its weights do not fit this model; leave --config and "
+            "--model out"
+        )
     model.load_state_dict(state | matches)
     return [name for name in state if name not in matches]
 
@@ -99,23 +113,39 @@ def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of n
         except ValueError:
             share = -1.0
         if not pattern or not 0 <= share <= 1000:
-            raise KitError(f"rates: '{rate[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes")
+            raise KitError(
+                f"rates: '{rate[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes"
+            )
         pairs.append((pattern, share))
     return pairs
 
 
-def with_rates(groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]) -> list[dict[str, Any]]:
+def with_rates(
+    groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]
+) -> list[dict[str, Any]]:
     "Return the groups, divided by rate; raise `KitError` for a pattern without parameters."
-    rules, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
+    rules = read_rates(rates)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for pattern, _ in rules:
         if not any(fnmatchcase(name, pattern) for name in names.values()):
-            raise KitError(f"rates: no parameter is named {pattern}; there are {', '.join(names.values())}")
+            raise KitError(
+                f"rates: no parameter is named {pattern}; there are {', '.join(names.values())}"
+            )
     subgroups = []
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
-            share = next((share for pattern, share in rules if fnmatchcase(names[id(parameter)], pattern)), 1.0)
-            parts.setdefault(share, []).append(parameter)
-        subgroups += [{**group, "params": part, "name": group["name"] + (f" x {share:g}" if share != 1 else ""),
-                       "lr": group["lr"] * share, "peak_lr": group["peak_lr"] * share} for share, part in parts.items()]
+            name = names[id(parameter)]
+            shares = [share for pattern, share in rules if fnmatchcase(name, pattern)]
+            parts.setdefault(shares[0] if shares else 1.0, []).append(parameter)
+        for share, part in parts.items():
+            suffix = "" if share == 1 else f" x {share:g}"
+            subgroup = {
+                **group,
+                "params": part,
+                "name": group["name"] + suffix,
+                "lr": group["lr"] * share,
+                "peak_lr": group["peak_lr"] * share,
+            }
+            subgroups.append(subgroup)
     return subgroups

@@ -43,16 +43,25 @@ class Decoder:
     trained: tuple[str, ...]  # sessions that were in training
     origin: str  # its name in reports
     signal: Signal = T15  # what its features are
-    signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)  # session -> the same, of several sets
-    begun: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the decoder that its run started from
-    # session -> content of the validation trials that chose the best of several steps, or were trained on as well
+    # session -> the same, of several sets
+    signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)
+    # the decoder that its run started from
+    begun: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    # session -> content of the validation trials that chose the best of several steps, or were
+    # trained on as well
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def digest(self) -> str:  # 32 hexadecimal digits
         "A hash of its weights, settings and sessions, for the keys of caches: two decoders can share `origin`."
-        settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal),
-                    *(to_dict(signal) for signal in self.signals.values())]
+        settings = [
+            type(self.model).__name__,
+            to_dict(self.config),
+            self.sessions,
+            self.trained,
+            to_dict(self.signal),
+            *(to_dict(signal) for signal in self.signals.values()),
+        ]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
 
     @property
@@ -67,14 +76,20 @@ class Decoder:
     @property
     def seen(self) -> dict[str, str]:
         "Session -> its set, of all that it was trained on, also before its last training."
-        datasets = {session: self.signals.get(session, self.signal).dataset for session in self.trained}
+        datasets = {
+            session: self.signals.get(session, self.signal).dataset for session in self.trained
+        }
         return {**self.begun.get("seen", {}), **datasets}
 
     @property
     def as_start(self) -> Start:
         "Weights to initialise another run from."
-        record = {"decoder": self.origin, "digest": self.digest, "num_features": self.config.model.num_features,
-                  "seen": self.seen}
+        record = {
+            "decoder": self.origin,
+            "digest": self.digest,
+            "num_features": self.config.model.num_features,
+            "seen": self.seen,
+        }
         return Start(record, self.model, self.sessions, self.trained)
 
     @cached_property
@@ -85,21 +100,33 @@ class Decoder:
     def check_words(self, signal: Signal) -> ClassOrder:
         "Return its label set; raise `KitError` if words cannot be decoded from it, or if recordings have other labels."
         if signal.labels not in (self.signal.labels, ""):
-            raise KitError(f"{self.origin}: decodes {self.signal.num_labels} classes, and these recordings have "
-                           f"{signal.num_labels} other ones")
+            raise KitError(
+                f"{self.origin}: decodes {self.signal.num_labels} classes, and these recordings "
+                f"have {signal.num_labels} other ones"
+            )
         return self.order
 
     def features_on(self, session: str) -> int:
         "Return features per bin of a session: those of its set, or of another of its participant's."
-        peers = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
-        count = self.signals.get(session, peers[0] if peers else self.signal).num_features
+        participant = session.partition(".")[0]
+        peers = [
+            signal
+            for name, signal in self.signals.items()
+            if name.partition(".")[0] == participant
+        ]
+        usual = peers[0] if peers else self.signal
+        count = self.signals.get(session, usual).num_features
         return min(count, self.config.model.num_features or count)
 
     def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
         """Return the sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of
         its training, or trained it: a key of `CHOSEN`."""
         kind = "trained" if self.settled else "checkpoint"
-        return frozenset((day, kind) for day, content in data["content"].items() if self.chosen_on.get(day) == content)
+        return frozenset(
+            (day, kind)
+            for day, content in data["content"].items()
+            if self.chosen_on.get(day) == content
+        )
 
 # %% ../../nbs/speech/decoder.ipynb #39c138ac
 WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.json
@@ -115,20 +142,32 @@ def load_decoder(run: str | Path) -> Decoder:
         record, settings = _read_record(path)
         checkpoint = best_checkpoint(run)
         if read_state(checkpoint).get("task") != task_digest(record["task"]):
-            raise KitError(f"{path}: was changed after {checkpoint} was written; put back the file that belongs to the "
-                           "run")
+            raise KitError(
+                f"{path}: was changed after {checkpoint} was written; put back the file that "
+                "belongs to the run"
+            )
         part = "ema" if (checkpoint / "ema.safetensors").exists() else "model"
-        return _decoder_of(record, settings, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}")
+        return _decoder_of(
+            record, settings, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}"
+        )
     if published := published_in(run):  # with the smoothing that its authors use in evaluation
-        name, sessions = model_name(type(published.config))["name"], published.sessions
-        return Decoder(published.model, SpeechConfig(model=published.config), sessions, sessions, f"published {name}")
+        name = model_name(type(published.config))["name"]
+        sessions = published.sessions
+        return Decoder(
+            published.model,
+            SpeechConfig(model=published.config),
+            sessions,
+            sessions,
+            f"published {name}",
+        )
     raise KitError(f"{run}: is not a run folder; it has no config.json")
 
 
 def exported_decoder(folder: str | Path) -> Decoder:
     "Return an exported decoder; raise `KitError` if one of its files was changed, or if they are of two decoders."
     folder = Path(folder)
-    path, record = folder / f"{WEIGHTS}.safetensors", load_json(folder / "config.json")
+    path = folder / f"{WEIGHTS}.safetensors"
+    record = load_json(folder / "config.json")
     try:
         mark = file_mark(path)
         with safe_open(regular_file(path), "pt") as file:
@@ -138,9 +177,14 @@ def exported_decoder(folder: str | Path) -> Decoder:
     if not isinstance(record, dict) or record.get("weights") != mark:
         raise KitError(f"{path}: is not the file that config.json describes; download both again")
     if digest != task_digest(record.get("task")):
-        raise KitError(f"{folder / 'config.json'}: was changed after {path.name} was written; download both again")
+        raise KitError(
+            f"{folder / 'config.json'}: was changed after {path.name} was written; download both "
+            "again"
+        )
     settings = _read_record(folder / "config.json")[1]
-    return _decoder_of(record, settings, folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
+    return _decoder_of(
+        record, settings, folder, WEIGHTS, str(record.get("origin", folder.name))[:200]
+    )
 
 
 def recorded_settings(run: str | Path) -> SpeechRun:
@@ -149,10 +193,11 @@ def recorded_settings(run: str | Path) -> SpeechRun:
     record, settings = _read_record(path)
     if not isinstance(record.get("train"), dict):
         raise KitError(f"{path}: is not the record of a run; it lacks train")
-    config = settings["config"].model
-    model = replace(config, num_classes=len(PHONEMES), **{
-        item.name: None for item in fields(config) if item.name in ("num_days", "num_features")})
-    return SpeechRun(replace(settings["config"], model=model), from_dict(TrainConfig, record["train"]))
+    config = settings["config"]
+    of_recordings = {"num_days", "num_features"} & {item.name for item in fields(config.model)}
+    unknown = dict.fromkeys(of_recordings)
+    model = replace(config.model, num_classes=len(PHONEMES), **unknown)
+    return SpeechRun(replace(config, model=model), from_dict(TrainConfig, record["train"]))
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -165,24 +210,36 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         config = from_dict(SpeechConfig, task["config"])
         if note := source_note(task["config"]["model"], config.model, path.parent / SOURCES):
             say_once(f"{path.parent}: {note}")
-        return record, {"config": config, "sessions": tuple(task["sessions"]), "trained": tuple(task["trained"]),
-                        "signal": from_dict(Signal, task.get("signal", {})), "signals": signals_in(task),
-                        "begun": dict(task.get("begun", {}))}
+        return record, {
+            "config": config,
+            "sessions": tuple(task["sessions"]),
+            "trained": tuple(task["trained"]),
+            "signal": from_dict(Signal, task.get("signal", {})),
+            "signals": signals_in(task),
+            "begun": dict(task.get("begun", {})),
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not the record of a run, or lacks a part ({error})") from error
     except KitError as error:
         raise KitError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _decoder_of(record: dict[str, Any], values: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
+def _decoder_of(
+    record: dict[str, Any], values: dict[str, Any], folder: Path, part: str, origin: str
+) -> Decoder:
     "Return the decoder that a record describes, with the weights of a part in a folder."
-    config, content = values["config"], {}
+    config = values["config"]
+    content = {}
     try:
         model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
-        raise KitError(f"{folder}: its weights do not fit config.json: {' '.join(str(error).split())}") from error
-    with suppress(KeyError, TypeError, ValueError):  # exported decoders may have no record of training
-        if "val" in config.splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
+        raise KitError(
+            f"{folder}: its weights do not fit config.json: {' '.join(str(error).split())}"
+        ) from error
+    # exported decoders may have no record of training
+    with suppress(KeyError, TypeError, ValueError):
+        trained = "val" in config.splits
+        if trained or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
             content = dict(record["data"]["val"]["content"])
     return Decoder(model, origin=origin, chosen_on=content, **values)

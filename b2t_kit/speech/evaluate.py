@@ -30,7 +30,7 @@ from ..data.dataset import Recordings, data_fingerprint
 from ..devices.select import open_device
 from ..lexicon.lexicon import TOKEN_NAMES
 from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record
-from .calibrate import fit_temperature, label_loss, read_calibration
+from .calibrate import fit_temperature, label_loss, read_calibration, tempered
 from .decoder import load_decoder
 from .logits import Decoded, cached_logits, decoded_from
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, align_edits
@@ -50,17 +50,25 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
     excess = {}
     for index, trial in enumerate(trials):
         if math.isfinite(trial.loss) and trial.true and len(trial.logits):
-            own = label_loss(trial.logits.astype(np.float64), np.array(trial.decoded, np.int64), 1.0)
+            own = label_loss(
+                trial.logits.astype(np.float64), np.array(trial.decoded, np.int64), 1.0
+            )
             excess[index] = (trial.loss - own) / len(trial.true)
     groups = dict[tuple[str, int | None], list[float]]()
     for index, value in excess.items():
         info = trials[index].info
         groups.setdefault((info.session, None), []).append(value)
         groups.setdefault((info.session, info.block), []).append(value)
-    lines, strange = list[str](), set[str]()
-    for (session, block), values in sorted(groups.items(), key=lambda item: item[0][1] is not None):
-        rest = [value for index, value in excess.items() if trials[index].info.session != session
-                or block is not None and trials[index].info.block != block]
+    lines = list[str]()
+    strange = set[str]()
+    days_first = sorted(groups.items(), key=lambda item: item[0][1] is not None)
+    for (session, block), values in days_first:
+        rest = []
+        for index, value in excess.items():
+            info = trials[index].info
+            is_other_block = block is not None and info.block != block
+            if info.session != session or is_other_block:
+                rest.append(value)
         if session in strange or min(len(values), len(rest)) < FEWEST_STRANGE:
             continue
         usual = float(np.median(rest))
@@ -69,8 +77,11 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         if found > max(LEAST_EXCESS, 4 * usual, usual + 6 * spread):
             strange.add(session)
             place = session if block is None else f"{session}, block {block}"
-            lines.append(f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less likely than "
-                         f"what is decoded, {usual:.2g} elsewhere; are they the labels of these trials, in this order?")
+            lines.append(
+                f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less "
+                f"likely than what is decoded, {usual:.2g} elsewhere; are they the labels of "
+                "these trials, in this order?"
+            )
     return lines
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
@@ -79,16 +90,21 @@ def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]
     path = Path(run) / "config.json"
     try:
         record = load_json(path) if path.is_file() else {}
-        digests = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
+        data = record.get("data", {}).get(recordings.split) or {"content": {}}
+        digests = dict(data["content"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})") from error
+        raise KitError(
+            f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})"
+        ) from error
     if not digests:
         return frozenset(recordings.sessions)
     content = data_fingerprint(recordings, Path(run) / MEMO)["content"]
     return frozenset(day for day, digest in content.items() if digests.get(day) == digest)
 
 
-def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]) -> Calibration | None:
+def fit_network(
+    network: Network, own: frozenset[str], trials: Sequence[Decoded]
+) -> Calibration | None:
     """Fit a temperature to the labels of a network's own validation days, and keep it in its folder; None if no labels
     fit, or if it was trained on them."""
     if network.digest is None:
@@ -96,19 +112,26 @@ def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]
     subset = [trial for trial in trials if trial.info.session in own]
     for line in strange_labels(subset):
         say_once(f"warning: {line}")
-    keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
-            for trial in subset]
+    infos = [trial.info for trial in subset]
+    logits = [trial.logits for trial in subset]
+    labels = [trial.true for trial in subset]
+    keys = [choice_key(info.place, info.sentence or "") for info in infos]
+    names = [f"{info.session} {info.group}" for info in infos]
     try:
-        calibration = fit_temperature([trial.logits for trial in subset], [trial.true for trial in subset], keys,
-                                      [f"{trial.info.session} {trial.info.group}" for trial in subset])
+        calibration = fit_temperature(logits, labels, keys, names)
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
-        save_json(network.folder / TEMPERATURE_FILE, calibration_record(calibration, network.digest, network.origin))
+        save_json(
+            network.folder / TEMPERATURE_FILE,
+            calibration_record(calibration, network.digest, network.origin),
+        )
     return calibration
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
-def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dict[str, dict[str, Any]]]:
+def certainty_of(
+    trials: Sequence[Decoded], temperature: float
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
     kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
     from scipy.special import softmax
@@ -118,14 +141,18 @@ def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dic
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
         phonemes: list[tuple[Any, ...]] = []
         for number, trial in enumerate(trials):
-            scores = trial.logits.astype(np.float64)
-            loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), divisor)
+            scores = tempered(trial.logits.astype(np.float64), divisor)
+            loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), 1.0)
             sentences.append((number, math.exp(-loss), trial.decoded == trial.true))
             path = scores.argmax(1)
-            probabilities = softmax(scores / divisor, axis=1)
+            probabilities = softmax(scores, axis=1)
             starts = np.flatnonzero(np.diff(path, prepend=-1))
-            highest = np.maximum.reduceat(probabilities.max(1), starts)[path[starts] != 0] if len(path) else ()
-            hits = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
+            highest: Any = ()
+            if len(path):
+                runs = np.maximum.reduceat(probabilities.max(1), starts)
+                highest = runs[path[starts] != 0]
+            aligned = align_edits(trial.true, trial.decoded)
+            hits = [true == decoded for true, decoded in aligned if decoded is not None]
             phonemes += zip([number] * len(hits), highest, hits)
         for kind, rows in (("phoneme sequences", sentences), ("phonemes", phonemes)):
             tables[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
@@ -143,15 +170,20 @@ class Evaluation:
     trained: frozenset[str]  # sessions that were in training
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
-    certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)  # from `certainty_of`
+    # from `certainty_of`
+    certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:  # logits of a split take hundreds of megabytes, and nothing more is asked of them
-        object.__setattr__(self, "trials", [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials])
+    def __post_init__(self) -> None:
+        # logits of a split take hundreds of megabytes, and nothing more is asked of them
+        light = [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials]
+        object.__setattr__(self, "trials", light)
 
     @cached_property
     def counts(self) -> Counts:
         "Edits and true phonemes of each trial."
-        return count_edits([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
+        return count_edits(
+            [trial.true for trial in self.trials], [trial.decoded for trial in self.trials]
+        )
 
     @cached_property
     def per(self) -> Rate:
@@ -165,26 +197,32 @@ class Evaluation:
         table = RateTable({"all trials": self.per})
         if by_groups(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
-        kinds = ["days in training" if session in self.trained else "days never seen" for session in days]
-        return table if len(set(kinds)) < 2 else RateTable(table | rates_by(kinds, self.counts))
+        kinds = ["days in training" if day in self.trained else "days never seen" for day in days]
+        if len(set(kinds)) > 1:
+            table = RateTable(table | rates_by(kinds, self.counts))
+        return table
 
     @cached_property
     def days(self) -> RateTable:
         "One rate per session; sessions without training are marked."
-        return rates_by([trial.info.session + " (never seen)" * (trial.info.session not in self.trained)
-                         for trial in self.trials], self.counts)
+        days = [trial.info.session for trial in self.trials]
+        names = [day if day in self.trained else f"{day} (never seen)" for day in days]
+        return rates_by(names, self.counts)
 
     @cached_property
     def blocks(self) -> RateTable:
         "One rate per block of each session."
-        return rates_by([f"{trial.info.session} block {trial.info.block}" for trial in self.trials], self.counts)
+        infos = [trial.info for trial in self.trials]
+        return rates_by([f"{info.session} block {info.block}" for info in infos], self.counts)
 
     @cached_property
     def confusion(self) -> Confusion | None:
         "Which phonemes were decoded as which; None for other labels."
         if self.names != PHONEMES:
             return None
-        return confusion([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
+        return confusion(
+            [trial.true for trial in self.trials], [trial.decoded for trial in self.trials]
+        )
 
     @property
     def title(self) -> str:
@@ -196,32 +234,51 @@ class Evaluation:
         names = [self.names[label] for label in labels]
         if self.names == PHONEMES:
             return " ".join(names)
-        return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace("~", ".")
+        letters = [" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names]
+        return "".join(letters).replace("~", ".")
 
     def to_dict(self) -> dict[str, Any]:
         "Return all results except single trials, as plain values; a missing interval is None."
-        losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]  # of labels that fit their frames
-        tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
-        return {
-            "decoder": self.origin, "split": self.split, "trials": len(self.trials),
-            "loss": sum(losses) / max(len(losses), 1), "per": self.per.rate,
+        # of labels that fit their frames
+        losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]
+        result: dict[str, Any] = {
+            "decoder": self.origin,
+            "split": self.split,
+            "trials": len(self.trials),
+            "loss": sum(losses) / max(len(losses), 1),
+            "per": self.per.rate,
             "marks": plain_marks(self.marks),
-            **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
-            **({"certainty": dict(self.certainty)} if self.certainty else {}),
-            **{title: {name: rate.to_dict() for name, rate in table.items()} for title, table in tables.items()},
-            "edits": self.confusion.edits._asdict() if self.confusion else {},
-            "confusions": [list(pair) for pair in self.confusion.most_common(40)] if self.confusion else [],
         }
+        if self.calibration:
+            result["temperature"] = self.calibration.to_dict()
+        if self.certainty:
+            result["certainty"] = dict(self.certainty)
+        tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
+        for title, table in tables.items():
+            result[title] = {name: rate.to_dict() for name, rate in table.items()}
+        result["edits"] = {}
+        result["confusions"] = []
+        if self.confusion:
+            result["edits"] = self.confusion.edits._asdict()
+            result["confusions"] = list(map(list, self.confusion.most_common(40)))
+        return result
 
     def __repr__(self) -> str:
-        title = marked(f"{self.origin}: {self.title}, {len(self.trials)} trials", self.marks)
-        lines = [title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])]
+        title = f"{self.origin}: {self.title}, {len(self.trials)} trials"
+        lines = [marked(title, self.marks), repr(self.summary)]
+        if self.calibration:
+            lines.append(repr(self.calibration))
         if self.names != PHONEMES:  # what a greedy decoder writes can be read
-            lines += [f"  {self.text(trial.true)}\n    {self.text(trial.decoded)}" for trial in self.trials[:3]]
-        return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
+            for trial in self.trials[:3]:
+                lines.append(f"  {self.text(trial.true)}")
+                lines.append(f"    {self.text(trial.decoded)}")
+        lines += [reliability_line(*table) for table in self.certainty.items()]
+        return "\n".join(lines)
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
-def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str, Any] | None = None) -> None:
+def save_evaluation(
+    evaluation: Evaluation, folder: str | Path, key: Mapping[str, Any] | None = None
+) -> None:
     "Write result.json, report.txt, trials.csv, days.png, confusion.png and certainty.png."
     folder = Path(folder)
     parts = {"": evaluation, "By day\n": evaluation.days, "By block\n": evaluation.blocks}
@@ -231,15 +288,18 @@ def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str
         figures["confusion"] = plot_confusion(evaluation.confusion).figure
     if evaluation.certainty:
         figures["certainty"] = plot_reliability(evaluation.certainty)
-    write_atomically(folder / "report.txt", "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n")
+    report = "\n\n".join(f"{title}{part!r}" for title, part in parts.items())
+    write_atomically(folder / "report.txt", f"{report}\n")
     for name, figure in figures.items():
         write_atomically(folder / f"{name}.png", as_png(figure, 110))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow("session block trial edits phonemes true decoded sentence".split())
     for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
-        info, texts = trial.info, [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
-        row = (info.session, info.block, info.number, edits, len(trial.true), *texts, info.sentence)
+        info = trial.info
+        true = evaluation.text(trial.true)
+        decoded = evaluation.text(trial.decoded)
+        row = (*info.place, edits, len(trial.true), true, decoded, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
     result = save_json(folder / "result.json", evaluation.to_dict())
@@ -260,13 +320,16 @@ def training_recordings(run: str | Path, data: str | Path | None = None) -> str 
 
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
-    folder, source = Path(run) / part / recordings.split, recordings.folder.absolute()
+    folder = Path(run) / part / recordings.split
+    source = recordings.folder.absolute()
     if matching_sessions(run, recordings):
         return folder
     name = source.parent.name if source.name == "hdf5_data_final" else source.name
     digest = content_hash(data_fingerprint(recordings, Path(run) / MEMO)["content"])[:6]
     target = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{digest}")
-    report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {target}")
+    report_progress(
+        f"these recordings are not those of the run's {folder.name} split; results go to {target}"
+    )
     return target
 
 
@@ -282,7 +345,8 @@ def evaluate_run(
     "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
     if split == "test":
         raise KitError("split test: has no labels; use val, or decode it to sentences")
-    decoder, data = load_decoder(run), training_recordings(run, data)
+    decoder = load_decoder(run)
+    data = training_recordings(run, data)
     if json is not None:
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
@@ -294,16 +358,24 @@ def evaluate_run(
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
             choices = dict(decoder.chose(key["data"]))
-            counts = Counter(choices[trial.info.session] for trial in trials if trial.info.session in choices)
+            days = [trial.info.session for trial in trials]
+            counts = Counter(choices[day] for day in days if day in choices)
+            marks = [Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()]
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
                 calibration = fit_network(network, matching_sessions(run, recordings), trials)
+            temperature = calibration.temperature if calibration else 1.0
             evaluation = Evaluation(
-                decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
+                decoder.origin,
+                split,
+                trials,
+                recordings.signal.label_names,
+                frozenset(decoder.trained),
                 calibration=calibration,
-                marks=tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()),
-                certainty=certainty_of(trials, calibration.temperature if calibration else 1.0))
+                marks=tuple(marks),
+                certainty=certainty_of(trials, temperature),
+            )
             save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())

@@ -29,7 +29,7 @@ from ..lexicon.g2p import sentence_to_phonemes
 from ..models.model import ctc_losses, greedy
 from .days import fit_days
 from .decoder import Decoder
-from .task import framing, logits_of
+from .task import logits_of
 from ..text.phonemes import PHONEMES
 
 # %% ../../nbs/speech/logits.ipynb #dc662079
@@ -61,19 +61,28 @@ def decode(
     model = model.to(device.torch_device).eval()
     trials: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    batches = EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model))
+    batches = EvalBatches(
+        recordings, settings, multiple=device.chips, frames=decoder.config.model.framing
+    )
     for batch in track_progress(batches, len(batches), "computing logits", "batch"):
         inputs = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, inputs, decoder.config)
             losses = ctc_losses(scores, frames, inputs.labels, inputs.num_labels)
         scores, frames, losses = device.fetch([scores, frames, losses])
-        paths, counts, losses = greedy(scores, frames), frames.tolist(), losses.tolist()
+        paths = greedy(scores, frames)
+        counts = frames.tolist()
+        losses = losses.tolist()
         for row, trial in enumerate(batch.trial.tolist()):
             if trial >= 0:
                 true = batch.labels[row, : batch.num_labels[row]].tolist()
-                trials[trial] = Decoded(recordings.infos[trial], paths[row], true, losses[row] if true else math.nan,
-                                        scores[row, : counts[row]].numpy().copy())
+                trials[trial] = Decoded(
+                    recordings.infos[trial],
+                    paths[row],
+                    true,
+                    losses[row] if true else math.nan,
+                    scores[row, : counts[row]].numpy().copy(),
+                )
     return [trials[trial] for trial in range(len(recordings))]
 
 # %% ../../nbs/speech/logits.ipynb #fb327db3
@@ -105,17 +114,27 @@ def logits_key(
     memo: Path | None = None,  # file that remembers the hashes of the recordings; None: only in this process
 ) -> dict[str, Any]:  # plain values
     "Everything that the logits of these trials depend on, for the keys of caches."
-    return {"logits": LOGITS, "decoder": decoder.digest, "device": f"{device.kind} {device.precision.compute}",
-            "split": recordings.split, "data": data_fingerprint(recordings, memo)}
+    return {
+        "logits": LOGITS,
+        "decoder": decoder.digest,
+        "device": f"{device.kind} {device.precision.compute}",
+        "split": recordings.split,
+        "data": data_fingerprint(recordings, memo),
+    }
 
 
-def cached_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
-                  folder: Path) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
+def cached_logits(
+    run: str | Path, decoder: Decoder, recordings: Recordings, device: Device, folder: Path
+) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
     "Return where a run's logits are; the network runs only if there are none of these weights and recordings."
     key = logits_key(decoder, recordings, device, Path(run) / MEMO)
-    return cache_file(folder / "logits.hdf5", key, lambda path: write_logits(
-        path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
-        decoder.signal.label_names)), key
+
+    def write(path: Path) -> None:
+        trials = decode(decoder, recordings, device)
+        rows = ((trial.info, trial.logits) for trial in trials)
+        write_logits(path, rows, decoder.signal.label_names)
+
+    return cache_file(folder / "logits.hdf5", key, write), key
 
 
 def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the order of the recordings
@@ -123,12 +142,17 @@ def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the
     trials = []
     with h5py.File(regular_file(path), "r") as file:
         for index, info in enumerate(recordings.infos):
-            scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]  # (1, P, classes)
+            # (1, P, classes)
+            scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]
             frames = torch.tensor([scores.shape[1]], dtype=torch.int32)
-            true, loss = recordings.labels(index), math.nan
-            if true is not None:
-                labels, count = torch.tensor([true.tolist()], dtype=torch.int32), torch.tensor([len(true)])
-                loss = ctc_losses(scores, frames, labels, count.int()).item()
+            labels = recordings.labels(index)
+            true: list[int] = []
+            loss = math.nan
+            if labels is not None:
+                true = labels.tolist()
+                target = torch.tensor([true], dtype=torch.int32)
+                count = torch.tensor([len(true)], dtype=torch.int32)
+                loss = ctc_losses(scores, frames, target, count).item()
             decoded = greedy(scores, frames)[0]
-            trials.append(Decoded(info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()))
+            trials.append(Decoded(info, decoded, true, loss, scores[0].numpy()))
     return trials

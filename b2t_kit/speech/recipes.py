@@ -67,7 +67,13 @@ def tpu_v5e8() -> SpeechRun:
     "The large noise model in one session on a Kaggle TPU v5e-8: eight chips of 16 GB, nine hours."
     run = noise_gru_687m()
     train = replace(
-        run.train, steps=30_000, hours=8.5, device="tpu", shard="units", eval_every=2500, checkpoint_every=5000,
+        run.train,
+        steps=30_000,
+        hours=8.5,
+        device="tpu",
+        shard="units",
+        eval_every=2500,
+        checkpoint_every=5000,
         keep_checkpoints=1,
     )
     return replace(run, train=train)
@@ -80,9 +86,19 @@ def transformer() -> SpeechRun:
     "The published Transformer: 9.7 million parameters."
     batches = BatchConfig(day_balance=0.0, cut=0)
     train = TrainConfig(
-        steps=500 * _EPOCH, lr=0.002, warmup_steps=10 * _EPOCH, lr_every=_EPOCH, decay_start=300 * _EPOCH,
-        decay_steps=300 * _EPOCH, lr_floor=0.1, weight_decay=1e-5, eps=1e-8, clip_norm=100.0, ema_decay=0.0,
-        eval_every=5 * _EPOCH, checkpoint_every=10 * _EPOCH,
+        steps=500 * _EPOCH,
+        lr=0.002,
+        warmup_steps=10 * _EPOCH,
+        lr_every=_EPOCH,
+        decay_start=300 * _EPOCH,
+        decay_steps=300 * _EPOCH,
+        lr_floor=0.1,
+        weight_decay=1e-5,
+        eps=1e-8,
+        clip_norm=100.0,
+        ema_decay=0.0,
+        eval_every=5 * _EPOCH,
+        checkpoint_every=10 * _EPOCH,
     )
     noise = Augment(white_noise=0.2, offset=0.05)
     task = SpeechConfig(TRANSFORMER_SIZES["transformer"], noise, batches, per_label=True)
@@ -93,8 +109,15 @@ def transformer_short() -> SpeechRun:
     "The published Transformer with a tenth of the updates."
     run = transformer()
     train = replace(
-        run.train, steps=50 * _EPOCH, warmup_steps=2 * _EPOCH, lr_every=1, decay_start=30 * _EPOCH, decay_steps=0,
-        lr_floor=0.02, eval_every=2 * _EPOCH, checkpoint_every=5 * _EPOCH,
+        run.train,
+        steps=50 * _EPOCH,
+        warmup_steps=2 * _EPOCH,
+        lr_every=1,
+        decay_start=30 * _EPOCH,
+        decay_steps=0,
+        lr_floor=0.02,
+        eval_every=2 * _EPOCH,
+        checkpoint_every=5 * _EPOCH,
     )
     return replace(run, train=train)
 
@@ -102,15 +125,25 @@ def transformer_short() -> SpeechRun:
 def transformer_tiny() -> SpeechRun:
     "A small Transformer for simulated data; minutes on a CPU."
     task = replace(tiny().task, model=TRANSFORMER_SIZES["transformer_tiny"], per_label=True)
-    train = replace(_SHORT, steps=400, lr=0.001, clip_norm=100.0, eval_every=200, checkpoint_every=200)
+    train = replace(
+        _SHORT, steps=400, lr=0.001, clip_norm=100.0, eval_every=200, checkpoint_every=200
+    )
     return SpeechRun(task, train)
 
 # %% ../../nbs/speech/recipes.ipynb #1a4065d8
 RECIPES: dict[str, Callable[[], SpeechRun]] = {
     recipe.__name__: recipe
     for recipe in (
-        tiny, linear, noise_gru_tiny, transformer_tiny, gpu_16gb, baseline, transformer, transformer_short,
-        noise_gru_687m, tpu_v5e8
+        tiny,
+        linear,
+        noise_gru_tiny,
+        transformer_tiny,
+        gpu_16gb,
+        baseline,
+        transformer,
+        transformer_short,
+        noise_gru_687m,
+        tpu_v5e8,
     )
 }
 

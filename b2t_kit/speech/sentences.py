@@ -30,8 +30,8 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
     path = Path(source)
     if path.is_dir():
         with Recordings(path, "train") as recordings:
-            sentences = [normalise(info.sentence) for info in recordings.infos
-                         if read_sentence(info.sentence) and not info.quarantine]
+            said = [info.sentence for info in recordings.infos if not info.quarantine]
+            sentences = [normalise(sentence) for sentence in said if read_sentence(sentence)]
     elif path.suffix.lower() == ".gz":
         sentences = [line for _, _, block in text_blocks(path) for line in block.split("\n")]
     else:
@@ -39,9 +39,12 @@ def load_sentences(source: str | Path) -> list[str]:  # normalised, without empt
         sentences = [normalise(line.votes[0][0]) for line in lines if not line.missing]
         if missing := [line for line in lines if line.missing]:
             example = f"{missing[0].where} ({missing[0].missing!r})"
-            report_progress(f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
-                            "they are left out")
-    if not (sentences := [" ".join(sentence.split()) for sentence in sentences if sentence.split()]):
+            report_progress(
+                f"{path.name}: {len(missing)} lines stand for a missing value, such as {example}; "
+                "they are left out"
+            )
+    sentences = [" ".join(sentence.split()) for sentence in sentences if sentence.split()]
+    if not sentences:
         raise KitError(f"{source}: has no sentence")
     return sentences
 
@@ -50,12 +53,14 @@ def scored_sentences(source: str | Path) -> list[str]:
     "Return sentences that will be scored: of recordings, those for validation and the quarantined."
     if not Path(source).is_dir():
         return load_sentences(source)
-    folder, sentences = find_recordings(source), list[str]()
+    folder = find_recordings(source)
+    sentences = list[str]()
     for split in SPLITS[:2]:
         if split == "val" or list(folder.glob(f"*/data_{split}.hdf5")):
             with Recordings(folder, split) as recordings:
-                sentences += [info.sentence for info in recordings.infos
-                              if info.sentence and (split == "val" or info.quarantine)]
+                for info in recordings.infos:
+                    if info.sentence and (split == "val" or info.quarantine):
+                        sentences.append(info.sentence)
     return sentences
 
 # %% ../../nbs/speech/sentences.ipynb #50342efd
@@ -74,12 +79,21 @@ def build_language_model(
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
-    guard = LeakGuard((sentence for source in exclude for sentence in scored_sentences(source)), leaks)
+    guard = LeakGuard(
+        (sentence for source in exclude for sentence in scored_sentences(source)), leaks
+    )
     if missing := [text for text in texts if not Path(text).exists()]:
         raise KitError(f"{missing[0]}: there is no such text file or folder of recordings")
     sources = [load_sentences(text) if Path(text).is_dir() else text for text in texts]
-    model = train_language_model(sources, order, prune, vocabulary, min_count, guard if exclude else None,
-                                 memory and memory * 10**6)
+    model = train_language_model(
+        sources,
+        order,
+        prune,
+        vocabulary,
+        min_count,
+        guard if exclude else None,
+        memory and memory * 10**6,
+    )
     guard.check()
     model.origin["texts"] = [Path(text).name for text in texts]
     guard.record(model)
@@ -114,11 +128,17 @@ def mix_language_models(
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")
     guard = LeakGuard((one for source in exclude for one in scored_sentences(source)), leaks)
-    held_out = [one for number, one in enumerate(load_sentences(text), 1)
-                if guard(one.split(), f"{text}, sentence {number}")]
+    held_out = [
+        one
+        for number, one in enumerate(load_sentences(text), 1)
+        if guard(one.split(), f"{text}, sentence {number}")
+    ]
     guard.check()
     if not held_out:
-        raise KitError(f"{text}: has no sentence to find weights on, after those that will be scored were left out")
+        raise KitError(
+            f"{text}: has no sentence to find weights on, after those that will be scored were "
+            "left out"
+        )
     parts = [model.to_arrays() for model in models]
     for part in parts:
         part.verify()
@@ -130,8 +150,13 @@ def mix_language_models(
     unchecked = len(np.setdiff1d(scored, model.checked))
     names = [Path(str(part.path)).name for part in parts]
     scores = [perplexity(one, held_out) for one in (*parts, model)]  # as `b2t lm perplexity` counts
-    model.origin |= {"models": names, "weights": weights, "unchecked": unchecked,
-                     "perplexities": [round(one, 2) for one, _ in scores],  # of each model and, last, of the mixture
-                     "unknown words": [f"{unknown:.2%}" for _, unknown in scores]}
+    model.origin |= {
+        "models": names,
+        "weights": weights,
+        "unchecked": unchecked,
+        # of each model and, last, of the mixture
+        "perplexities": [round(one, 2) for one, _ in scores],
+        "unknown words": [f"{unknown:.2%}" for _, unknown in scores],
+    }
     save_model(model, out)
     return model

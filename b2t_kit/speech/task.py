@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
-           'shape_batch', 'framing', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
+           'shape_batch', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -19,11 +19,15 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames, TrainBatches, augment
-from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
+from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches
+from ..data.batches import TrainBatches, augment
+from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth
+from ..data.batches import smoothing_taps
 from ..data.quarantine import quarantine_text, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, check_days
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
+from ..data.dataset import data_fingerprint, check_days
 from ..data.dataset import signal_difference
+from ..core.frames import needed_frames
 from ..data.quarantine import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
@@ -46,7 +50,9 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         if self.tuned and not self.lm:
-            raise KitError("tuned: needs the language model that the weights were tuned for; add --lm MODEL")
+            raise KitError(
+                "tuned: needs the language model that the weights were tuned for; add --lm MODEL"
+            )
         check_bounds(self, {"beam": (1, 100_000)})
 
 # %% ../../nbs/speech/task.ipynb #69848cc2
@@ -57,11 +63,13 @@ class SpeechConfig(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
-    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from the run in --config
+    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from
+    # the run in --config
     splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
-    # learning rates of parameters by pattern of their names, as fractions of the usual, such as gru.*=0.1; 0 freezes
+    # learning rates of parameters by pattern of their names, as fractions of the usual, such as
+    # gru.*=0.1; 0 freezes
     rates: tuple[str, ...] = ()
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
 
@@ -86,11 +94,14 @@ def logits_of(
     config: SpeechConfig,  # smoothing
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, classes) float32; (B,) int32, frames that count
     "Logits and frame counts of a batch, which is smoothed and not augmented."
-    sigma, padding, causal = config.augment.smooth, config.model.padding, config.augment.causal_smoothing
+    sigma = config.augment.smooth
+    padding = config.model.padding
+    causal = config.augment.causal_smoothing
     features = padded(smooth(batch.features, sigma, padding, batch.num_bins, causal), config)
     frames = batch.num_patches
     if padding != "same" and sigma:  # smoothing shortens trials
-        frames = config.model.frames(batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1)
+        bins = batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1
+        frames = config.model.framing.of(bins)
     logits = model(features, batch.day, **config.model.lengths(frames))
     config.model.check_logits(logits, *features.shape[:2])
     return logits, frames
@@ -111,14 +122,15 @@ def speech_loss(
     divisor = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
         features = padded(
-            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width), config)
+            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width),
+            config,
+        )
         losses, parts = config.model.losses(model, features, batch)  # (B,) each
         sums = {name: (batch.weight * losses / divisor).sum() for name, losses in parts.items()}
         return LossSum((batch.weight * losses / divisor).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
     losses = ctc_losses(logits, frames, batch.labels, batch.num_labels) / divisor  # (B,)
-    equal = (batch.labels[:, 1:] == batch.labels[:, :-1]) & (batch.labels[:, 1:] > 0)  # (B, L - 1)
-    fits = batch.num_labels + equal.sum(dim=1) <= frames  # one frame per label, and one more between equal neighbours
+    fits = needed_frames(batch.labels, batch.num_labels) <= frames
     total = (batch.weight * losses.where(fits, 0.0)).sum()
     outputs = {"path": logits.argmax(dim=-1).to(torch.int16), "frames": frames,
                "labels": batch.labels, "num_labels": batch.num_labels, "weight": batch.weight}
@@ -127,8 +139,14 @@ def speech_loss(
     return LossSum(total, ((batch.weight > 0) & fits).sum(), outputs=outputs)
 
 # %% ../../nbs/speech/task.ipynb #d0653048
-T15_BUCKETS = tuple(Bucket(*pair) for pair in (  # bins, labels
-    (658, 41), (826, 42), (1030, 54), (1262, 52), (1630, 58), (2478, 110)))
+T15_BUCKETS = (  # bins, labels
+    Bucket(658, 41),
+    Bucket(826, 42),
+    Bucket(1030, 54),
+    Bucket(1262, 52),
+    Bucket(1630, 58),
+    Bucket(2478, 110),
+)
 
 
 @dataclass(frozen=True)
@@ -163,15 +181,18 @@ def shape_batch(
 
     return Batch(
         features=torch.empty(rows, bucket.bins, num_features, device="meta"),
-        num_bins=whole(bucket.bins), num_patches=whole(framing(model).of(bucket.bins)),
-        labels=torch.ones(rows, bucket.labels, dtype=torch.int32), num_labels=whole(bucket.labels),
-        day=whole(0), weight=torch.ones(rows), noise_key=whole(0, torch.int64),
-        trial=whole(0, torch.int64), step_key=whole(0, torch.int64), step_rows=step_rows)
+        num_bins=whole(bucket.bins),
+        num_patches=whole(model.framing.of(bucket.bins)),
+        labels=torch.ones(rows, bucket.labels, dtype=torch.int32),
+        num_labels=whole(bucket.labels),
+        day=whole(0),
+        weight=torch.ones(rows),
+        noise_key=whole(0, torch.int64),
+        trial=whole(0, torch.int64),
+        step_key=whole(0, torch.int64),
+        step_rows=step_rows,
+    )
 
-
-def framing(model: ModelConfig) -> Frames:
-    "Return how a model turns bins into frames."
-    return Frames(model.patch, model.stride, model.partial)
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
 # Sentences to be scored, sentences of training: such as `decode.decode.WordCounter`
@@ -183,7 +204,8 @@ class SpeechTask(Task):
 
     def __init__(
         self,
-        # folder of the recordings, or several; None: the platform's input folders; or lengths without recordings
+        # folder of the recordings, or several; None: the platform's input folders; or lengths
+        # without recordings
         data: str | Path | Sequence[str | Path] | Lengths | None,
         config: SpeechConfig = SpeechConfig(),  # model, data and validation settings
         count_words: _WordScorer | None = None,  # needed if `config.words` asks for words in validation
@@ -191,7 +213,8 @@ class SpeechTask(Task):
         *,
         start: Start | None = None,  # the decoder to initialise from; None: random weights
     ) -> None:
-        self.start, self.new = start, list[str]()  # parameters that the start did not give
+        self.start = start
+        self.new = list[str]()  # parameters that the start did not give
         self.words: Any = None  # counts word errors in validation
         self.lengths: Lengths | None = None  # in place of recordings
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
@@ -209,7 +232,11 @@ class SpeechTask(Task):
         excluded = {*config.holdout, *spent_days(self.train)}
         self.trained = [day for day in self.sessions if day not in excluded]
         self.left_out = quarantined(self.train)  # why -> training trials
-        self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
+        self.train.infos = [
+            info
+            for info in self.train.infos
+            if info.session in self.trained and not info.quarantine
+        ]
         _check_days(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
@@ -224,16 +251,22 @@ class SpeechTask(Task):
             if recordings is not self.train:
                 check_lengths(recordings, self.config.model.patch)
                 for folder, signal in recordings.signals.items():
-                    if message := signal_difference(signal, folder, self.train.signals.get(folder, signal)):
+                    trained = self.train.signals.get(folder, signal)
+                    if message := signal_difference(signal, folder, trained):
                         raise KitError(f"{folder}: {message}")
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
             if count_words is None:
-                raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
-                               "from b2t_kit.decode.decode")
+                raise KitError(
+                    "words: a language model is set, but there is no scorer; pass "
+                    "count_words=WordCounter from b2t_kit.decode.decode"
+                )
             if signal.labels != T15.labels:
-                raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
+                raise KitError(
+                    "words: are decoded from phonemes, and the recordings have other labels; "
+                    "leave --lm out"
+                )
             splits = filter(None, (self.val, self.held_out))
             said = [info.sentence for split in splits for info in split.infos]
             known = [info.sentence for info in self.train.infos if not info.quarantine]
@@ -241,8 +274,12 @@ class SpeechTask(Task):
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
-        record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions,
-                                  "trained": self.trained}
+        record: dict[str, Any] = {
+            "name": "speech",
+            "config": to_dict(self.config),
+            "sessions": self.sessions,
+            "trained": self.trained,
+        }
         if self.words:
             record["words"] = self.words.record
         infos = self.train.infos if len(self.train.folders) > 1 else ()
@@ -276,19 +313,29 @@ class SpeechTask(Task):
         if self.left_out:
             lines["quarantine"] = quarantine_text(self.left_out)
         if len(self.train.folders) > 1:
-            lines["folders"] = "; ".join(f"{folder}, with {signal.num_features} features"
-                                         for folder, signal in self.train.signals.items())
+            lines["folders"] = "; ".join(
+                f"{folder}, with {signal.num_features} features"
+                for folder, signal in self.train.signals.items()
+            )
         if self.start:
-            new = f"; new: {', '.join(self.new) or 'only layers of sessions'}" if self.start.model is not None else ""
-            lines["starts"] = f"from {self.start.record['decoder']}{new}"
+            lines["starts"] = f"from {self.start.record['decoder']}"
+            if self.start.model is not None:
+                lines["starts"] += f"; new: {', '.join(self.new) or 'only layers of sessions'}"
+        warnings = list(self.warnings)
         if self.words:
             lines["words"] = f"{self.words.search.model!r}, for validation"
-        if warnings := [*self.warnings, *([self.words.warning] if self.words and self.words.warning else [])]:
+            if self.words.warning:
+                warnings.append(self.words.warning)
+        if warnings:
             lines["warning"] = "\nwarning    ".join(warnings)
-        batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
-        return {**lines, "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
-                "lengths": ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes),
-                "padding": f"{batches.padded_share():.0%} of all bins"}
+        batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
+        lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
+        return {
+            **lines,
+            "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
+            "lengths": ", ".join(lengths),
+            "padding": f"{batches.padded_share():.0%} of all bins",
+        }
 
     def build_model(self) -> nn.Module:
         "Return a decoder with initial weights from torch's generator, or from another decoder."
@@ -300,9 +347,18 @@ class SpeechTask(Task):
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "Return the model's groups, with the rates of this run."
-        groups = group_parameters(model, [
-            GroupRule(group.name, group.patterns, config.lr * group.lr, config.weight_decay * group.decay)
-            for group in self.config.model.groups()])
+        groups = group_parameters(
+            model,
+            [
+                GroupRule(
+                    group.name,
+                    group.patterns,
+                    config.lr * group.lr,
+                    config.weight_decay * group.decay,
+                )
+                for group in self.config.model.groups()
+            ],
+        )
         return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
@@ -310,27 +366,39 @@ class SpeechTask(Task):
         if key not in self._to_train:
             check_shares(self.config.rows, device.world, config.accumulation)
             self._to_train[key] = TrainBatches(
-                self.train, self.config.batches, *key, multiple=device.chips, pin=device.kind == "cuda",
-                frames=framing(self.config.model))
+                self.train,
+                self.config.batches,
+                *key,
+                multiple=device.chips,
+                pin=device.kind == "cuda",
+                frames=self.config.model.framing,
+            )
         return self._to_train[key]
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
         return self._train_batches(config, device).iterate(position)
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
         "Return one empty step per training bucket, and one empty batch per validation bucket."
+        validation = list[Batch]()
         if self.lengths is None:
-            validation = [batch for recordings in filter(None, (self.val, self.held_out))
-                          for batch in self._eval_batches(recordings, device).empty_batches()]
+            for recordings in filter(None, (self.val, self.held_out)):
+                validation += self._eval_batches(recordings, device).empty_batches()
             return self._train_batches(config, device).empty_batches(), validation
-        rows, model = self.config.rows, self.config.model
+        rows = self.config.rows
+        model = self.config.model
         features = model.num_features or self.lengths.num_features
-        train_rows, eval_rows = (rows_per_batch(rows, count, device.chips) for count in (config.accumulation, 1))
-        largest_first = self.lengths.buckets[::-1]
-        steps = [[shape_batch(bucket, train_rows, rows, model, features) for _ in range(config.accumulation)]
-                 for bucket in largest_first]
-        return steps, [shape_batch(bucket, eval_rows, rows, model, features) for bucket in largest_first]
+        train_rows = rows_per_batch(rows, config.accumulation, device.chips)
+        eval_rows = rows_per_batch(rows, 1, device.chips)
+        steps = []
+        for bucket in reversed(self.lengths.buckets):  # the largest first
+            parts = range(config.accumulation)
+            steps.append([shape_batch(bucket, train_rows, rows, model, features) for _ in parts])
+            validation.append(shape_batch(bucket, eval_rows, rows, model, features))
+        return steps, validation
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
@@ -338,16 +406,32 @@ class SpeechTask(Task):
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."
-        logits, trials = outputs.get("logits"), outputs.get("trial")
-        frames, weight = outputs["frames"].tolist(), outputs["weight"].tolist()
-        rows = zip(outputs["path"].numpy(), outputs["labels"].tolist(), frames, outputs["num_labels"].tolist(), weight)
-        pairs = [(true[:length], collapse(path[:count])) for path, true, count, length, real in rows if real]
-        edits = {"edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
-                 "labels": float(sum(len(true) for true, _ in pairs))}
+        logits = outputs.get("logits")
+        trials = outputs.get("trial")
+        frames = outputs["frames"].tolist()
+        weight = outputs["weight"].tolist()
+        rows = zip(
+            outputs["path"].numpy(),
+            outputs["labels"].tolist(),
+            frames,
+            outputs["num_labels"].tolist(),
+            weight,
+        )
+        pairs = [
+            (true[:length], collapse(path[:count]))
+            for path, true, count, length, real in rows
+            if real
+        ]
+        edits = {
+            "edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
+            "labels": float(sum(len(true) for true, _ in pairs)),
+        }
         if logits is None or trials is None or self.words is None:
             return edits
-        sentences = [self.scored.infos[row].sentence if real else None
-                     for row, real in zip(trials.tolist(), weight)]
+        infos = self.scored.infos
+        sentences = [
+            infos[row].sentence if real else None for row, real in zip(trials.tolist(), weight)
+        ]
         return edits | self.words.count(logits.numpy(), frames, sentences)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
@@ -366,14 +450,22 @@ class SpeechTask(Task):
     def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
         self.scored = recordings
         means = mean_loss(self, model, self._eval_batches(recordings, device), device)
-        words = {"wer": means["word_edits"] / max(means["words"], 1e-9)} if "words" in means else {}
-        return {"loss": means["loss"], "per": means["edits"] / means["labels"], **words}
+        values = {"loss": means["loss"], "per": means["edits"] / means["labels"]}
+        if "words" in means:
+            values["wer"] = means["word_edits"] / max(means["words"], 1e-9)
+        return values
 
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         key = (id(recordings), device.rank, device.world)
         if key not in self._to_score:
-            self._to_score[key] = EvalBatches(recordings, self.config.batches, device.rank, device.world,
-                                              multiple=device.chips, frames=framing(self.config.model))
+            self._to_score[key] = EvalBatches(
+                recordings,
+                self.config.batches,
+                device.rank,
+                device.world,
+                multiple=device.chips,
+                frames=self.config.model.framing,
+            )
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -394,27 +486,40 @@ def _check_days(recordings: Recordings) -> None:
     for info in recordings.infos:
         folder = info.file.parents[1]
         if owners.setdefault(info.session, folder) != folder:
-            raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; rename "
-                           "one, or leave one of the two folders out")
+            raise KitError(
+                f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; "
+                "rename one, or leave one of the two folders out"
+            )
     if missing := set(recordings.folders) - set(owners.values()):
-        raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined")
+        raise KitError(
+            f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined"
+        )
     for folder, signal in recordings.signals.items():
         if not signal.labels:
             raise KitError(f"{folder}: has no labels to train on")
         if signal.labels != recordings.signal.labels:
-            raise KitError(f"{folder}: has other labels than {recordings.folder}; a decoder has one label set")
+            raise KitError(
+                f"{folder}: has other labels than {recordings.folder}; a decoder has one label set"
+            )
 
 
 def _held_out_recordings(
     folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
 ) -> Recordings | None:  # None if no held-out session has validation trials
     "Validation trials of the held-out sessions."
-    pairs = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
+    pairs = [
+        (folder, name)
+        for folder in folders
+        for name in holdout
+        if (folder / name / "data_val.hdf5").exists()
+    ]
     if not pairs:
         return None
     recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in pairs)), "val",
                                  [name for _, name in pairs])
-    recordings.infos = [replace(info, day=sessions.index(info.session)) for info in recordings.infos]
+    recordings.infos = [
+        replace(info, day=sessions.index(info.session)) for info in recordings.infos
+    ]
     return recordings
 
 # %% ../../nbs/speech/task.ipynb #3a2b589a
@@ -426,22 +531,34 @@ def fitted(
 ) -> SpeechConfig:
     "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
     model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
-    framing(model)
-    if model.num_classes not in (len(PHONEMES), num_classes):  # those of the defaults, or of a run that is resumed
+    _ = model.framing  # refuses a patch or a stride below 1
+    # those of the defaults, or of a run that is resumed
+    if model.num_classes not in (len(PHONEMES), num_classes):
         raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
     return replace(config, model=replace(model, num_classes=num_classes))
 
 # %% ../../nbs/speech/task.ipynb #f6a27d57
 def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
     "Return the features of all sessions, or of each, for a run's record."
-    sets = [{"signal": to_dict(kind), "sessions": [session for session, other in signals.items() if other == kind]}
-            for kind in dict.fromkeys(signals.values())]
-    return ({} if signal == T15 else {"signal": to_dict(signal)}) | ({"sets": sets} if sets else {})
+    record: dict[str, Any] = {}
+    if signal != T15:
+        record["signal"] = to_dict(signal)
+    sets = []
+    for kind in dict.fromkeys(signals.values()):
+        sessions = [session for session, other in signals.items() if other == kind]
+        sets.append({"signal": to_dict(kind), "sessions": sessions})
+    if sets:
+        record["sets"] = sets
+    return record
 
 
 def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
     "Read the result of `signals_record` from the entry `task` of `config.json`."
-    return {session: from_dict(Signal, part["signal"]) for part in task.get("sets", []) for session in part["sessions"]}
+    return {
+        session: from_dict(Signal, part["signal"])
+        for part in task.get("sets", [])
+        for session in part["sessions"]
+    }
 
 
 def amount(recordings: Recordings) -> str:
@@ -461,16 +578,24 @@ class SpeechRun(RunSettings):
     def check(self) -> None:
         "Raise `KitError` if nothing is left to validate on, or validation does not measure the metric of `select`."
         if "val" in self.task.splits and self.train.eval_every:
-            raise KitError("splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0")
+            raise KitError(
+                "splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0"
+            )
         if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
-            raise KitError(f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
-                           "or --lm default for the small one")
+            raise KitError(
+                f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
+                "or --lm default for the small one"
+            )
 
     def without_data(self, data: str | Path | None = None) -> SpeechTask:
         "Return the task without recordings."
         if data is None:
             return SpeechTask(published_lengths(self.task.batches), self.task)
         with closing(SpeechTask(data, self.task)) as task:
-            batches = TrainBatches(task.train, task.config.batches, self.train.seed, frames=framing(task.config.model))
-            lengths = Lengths(tuple(batches.buckets), len(task.sessions), task.train.signal.num_features)
+            batches = TrainBatches(
+                task.train, task.config.batches, self.train.seed, frames=task.config.model.framing
+            )
+            lengths = Lengths(
+                tuple(batches.buckets), len(task.sessions), task.train.signal.num_features
+            )
         return SpeechTask(lengths, self.task)

@@ -32,8 +32,10 @@ from ..training.run import MemoryCheck
 def settings_to_train(run: SpeechRun) -> SpeechRun:
     "Return the settings of a run as they can be trained."
     if "val" in run.task.splits and run.train.eval_every:
-        print("with --splits train val, no trials are left to choose a checkpoint by: --eval-every 0, the last "
-              "step counts")
+        print(
+            "with --splits train val, no trials are left to choose a checkpoint by: --eval-every "
+            "0, the last step counts"
+        )
         run = replace(run, train=replace(run.train, eval_every=0))
     run.check()
     return run
@@ -48,8 +50,11 @@ def take_over(
     temperature = names[0]
     missing = [folder for folder in folders if not (folder / temperature).exists()]
     if missing and not (source and (source / temperature).is_file()):
-        print("with --splits train val, no trials are left to fit a temperature to: it will be estimated from "
-              "the logits, unless --config RUN/config.json names a run with these settings that was validated")
+        print(
+            "with --splits train val, no trials are left to fit a temperature to: it will be "
+            "estimated from the logits, unless --config RUN/config.json names a run with these "
+            "settings that was validated"
+        )
         return
     for folder in missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,9 +94,14 @@ def calibrate_trained(task: SpeechTask, run: SpeechRun, folder: Path, quiet: boo
     if decoder.settled or read_calibration(folder, decoder.digest):
         return
     leave()
-    with environment_with({}, _LAUNCHED), open_device(run.train.device, run.train.precision) as device:
+    with (
+        environment_with({}, _LAUNCHED),
+        open_device(run.train.device, run.train.precision) as device,
+    ):
         trials = decode(decoder, task.val, device, look=False)
-        calibration = fit_network(decoder.network(folder), matching_sessions(folder, task.val), trials)
+        calibration = fit_network(
+            decoder.network(folder), matching_sessions(folder, task.val), trials
+        )
     if calibration and not quiet:
         print(calibration, flush=True)
 

@@ -25,11 +25,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core.errors import KitError
-from ..core.files import atomic_folder, free_bytes, load_json, read_text
 from ..core.cache import file_mark
+from ..core.errors import KitError
+from ..core.files import atomic_folder, free_bytes, load_json, read_text, regular_file
+from ..core.files import save_json, sync_folder, write_atomically
+from ..core.program import megabytes
 from ..core.settings import from_dict
-from ..core.files import regular_file, save_json, sync_folder, write_atomically
 
 # %% ../../nbs/training/checkpoint.ipynb #de5a3d2b
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint
@@ -137,7 +138,7 @@ def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> 
         steps = ", ".join(str(step) for step in checkpoint_steps(run)) or "none"
         raise KitError(
             f"{target}: the checkpoint could not be written ({reason}; "
-            f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {steps}"
+            f"{megabytes(free_bytes(target))} free); checkpoints kept: {steps}"
         ) from error
 
 # %% ../../nbs/training/checkpoint.ipynb #891d1e18
@@ -282,8 +283,8 @@ def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes tha
     free = free_bytes(checkpoint_folders(run)[0])
     if free < needed:
         raise KitError(
-            f"{run}: checkpoints need {needed / 1e6:,.1f} MB more ({keep} kept, the best and "
-            f"one being written, {size / 1e6:,.1f} MB each), but {free / 1e6:,.1f} MB are free"
+            f"{run}: checkpoints need {megabytes(needed)} more ({keep} kept, the best and "
+            f"one being written, {megabytes(size)} each), but {megabytes(free)} are free"
         )
     return needed
 

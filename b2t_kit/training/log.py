@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KitError
 from ..core.files import as_png, open_own, parse_json, read_bytes, write_atomically
-from ..core.program import duration
+from ..core.program import duration, megabytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +128,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
     "step_seconds": lambda value: f"{1000 * value:.4g} ms/step",
     "trials_per_second": "{:,.4g} trials/s".format,
     "bins_per_second": "{:,.0f} bins/s".format,
-    "memory_bytes": lambda value: f"{value / 1e6:,.0f} MB",
+    "memory_bytes": lambda value: megabytes(value, 0),
     "seconds_left": lambda value: f"{duration(value)} left",
 }
 
@@ -216,18 +216,24 @@ def draw_runs(
             alpha=0.8,
             label=name if several else "training",
         )
-        _draw_curve(loss, series(rows, "eval", "loss"), color=colour if several else "C1",
-                    linestyle="--", label="_" if several else "validation")
+        _draw_curve(
+            loss,
+            series(rows, "eval", "loss"),
+            color=colour if several else "C1",
+            linestyle="--",
+            label="_" if several else "validation",
+        )
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    _finish_axis(
-        loss, f"loss ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else "loss"
-    )
-    _finish_axis(
-        error,
-        f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation",
-    )
+    loss_title = "loss"
+    if several:
+        loss_title += f" ({'dashed' if num_evals > 2 else 'points'}: validation)"
+    _finish_axis(loss, loss_title)
+    error_title = "validation"
+    if metric:
+        error_title += f" {metric.upper() if len(metric) < 5 else metric}"
+    _finish_axis(error, error_title)
     _finish_axis(rate, "learning rate")
     return figure
 
@@ -281,7 +287,9 @@ class Board:
         self.total_steps = total_steps
         self.every = every
         self.rows: list[dict[str, Any]] = []  # also those of earlier parts of the run
-        self.where = ("notebook" if in_notebook() else "terminal") if where == "auto" else where
+        if where == "auto":
+            where = "notebook" if in_notebook() else "terminal"
+        self.where = where
         self.canvas = canvas or Canvas()
         self.drawn_at = -math.inf
 

@@ -36,27 +36,24 @@ from torch import nn
 
 from ..core.cache import MEMO
 from ..core.errors import KitError
-from ..core.files import clear_way, load_json
-from ..core.program import duration
-from ..core.processes import find_rank, join, leave
-from ..core.random import fold_seed
-from ..core.files import locked, new_folders, read_bytes, save_json
-from ..core.program import report_progress
-from ..core.settings import to_dict
+from ..core.files import clear_way, load_json, locked, new_folders, read_bytes, save_json
 from ..core.files import write_atomically, written_aside
-from ..devices.torch import Device, package_versions
+from ..core.processes import find_rank, join, leave
+from ..core.program import duration, megabytes, report_progress
+from ..core.random import fold_seed
+from ..core.settings import to_dict
 from ..devices.select import open_device
+from ..devices.torch import Device, package_versions
 from ..precision import audit_optimizer, unchanged
 from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space
-from .checkpoint import checkpoint_folders
-from .checkpoint import checkpoint_path, checkpoint_steps, clean_leftovers
-from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part
-from .checkpoint import read_state, use_scratch, write_checkpoint
+from .checkpoint import checkpoint_folders, checkpoint_path, checkpoint_steps
+from .checkpoint import clean_leftovers, latest_checkpoint, mark_best, prune
+from .checkpoint import read_best, read_part, read_state, use_scratch
+from .checkpoint import write_checkpoint
 from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after
 from .log import read_metrics
 from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups
-from .optim import pack_optimizer, set_lr
-from .optim import unpack_optimizer
+from .optim import pack_optimizer, set_lr, unpack_optimizer
 from .task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/training/run.ipynb #37654a32
@@ -236,16 +233,19 @@ _CHANGEABLE = {  # settings that a resumed run may change
 def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as "task.model.hidden was 64 and is 128"
     "Return one line for each difference between two nested plain values."
     if isinstance(before, dict) and isinstance(now, dict):
-        return [line for key in dict.fromkeys([*before, *now])
-                for line in differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
+        lines = list[str]()
+        for key in dict.fromkeys([*before, *now]):
+            lines += differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))
+        return lines
+    if before == now:
+        return []
     texts = ["absent" if value is None else str(value) for value in (before, now)]
     if max(map(len, texts)) > 40:  # from a little before the first character that differs
         start = max(len(os.path.commonprefix(texts)) - 8, 0)
-        texts = [
-            "..." * (start > 0) + text[start : start + 34] + "..." * (len(text) > start + 34)
-            for text in texts
-        ]
-    return [] if before == now else [f"{name} was {texts[0]} and is {texts[1]}"]
+        end = start + 34
+        left = "..." if start else ""
+        texts = [f"{left}{text[start:end]}{'...' if len(text) > end else ''}" for text in texts]
+    return [f"{name} was {texts[0]} and is {texts[1]}"]
 
 # %% ../../nbs/training/run.ipynb #502de63b
 def check_resumable(folder: Path, resume: bool) -> bool:
@@ -848,13 +848,10 @@ def log(run: Run) -> None:
     if run.step - run.first_step >= _STEADY:
         steps_left = config.steps - run.step
         time_left = steps_left * row["step_seconds"]
-        for action, interval in (
-            ("evaluate", config.eval_every),
-            ("write", config.checkpoint_every),
-        ):
-            time_left += budget.seconds[action] * (
-                math.ceil(steps_left / interval) if interval else 1
-            )
+        intervals = {"evaluate": config.eval_every, "write": config.checkpoint_every}
+        for action, interval in intervals.items():
+            times = math.ceil(steps_left / interval) if interval else 1
+            time_left += budget.seconds[action] * times
         row["seconds_left"] = min(time_left, max(budget.limit - budget.spent(), 0.0))
     record(run, row)
     run.meter.rows = []
@@ -1013,11 +1010,12 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
     config = run.config
     device = run.device
-    groups = [
-        f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
-        f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})"
-        for group in run.optimizer.param_groups
-    ]
+    groups = []
+    for group in run.optimizer.param_groups:
+        count = sum(parameter.numel() for parameter in group["params"])
+        rates = f"lr {group['peak_lr']:g}, decay {group['weight_decay']:g}"
+        groups.append(f"{group.get('name', 'all')} {count:,} ({rates})")
+    num_parameters = sum(parameter.numel() for parameter in run.plain_model.parameters())
     size = sum(checkpoint_sizes(run))
     intervals = [interval for interval in (config.checkpoint_every, config.eval_every) if interval]
     # with the first and the last
@@ -1034,19 +1032,18 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
             f"{config.steps}, before the learning rate reaches {config.lr:g}: give more --steps, "
             f"or --warmup-steps {config.steps // 4}"
         )
+    time_left = duration(step_seconds * (config.steps - run.step))
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
-        "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: "
-        f"{', '.join(groups)}",
+        "parameters": f"{num_parameters:,}: {', '.join(groups)}",
         **run.task.plan(),
         "schedule": schedule,
-        "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped at "
-        f"{config.clip_norm:g}, averaged by {config.ema_decay:g}",
-        "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",
-        "disk": f"{size / 1e6:,.1f} MB a checkpoint, {config.keep_checkpoints} kept and the best; "
-        f"{needed / 1e6:,.1f} MB more needed",
-        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s "
-        "a step, without validation",
+        "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, "
+        f"clipped at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
+        "memory": f"{megabytes(device.memory_bytes(), 0)} after the first batch",
+        "disk": f"{megabytes(size)} a checkpoint, {config.keep_checkpoints} kept and the best; "
+        f"{megabytes(needed)} more needed",
+        "time": f"about {time_left} at {step_seconds:.3g} s a step, without validation",
     }
     if device.compiles:
         counts = device.measurements()

@@ -6,12 +6,13 @@ import numpy as np
 from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, spoken, temperature_of, timed
 
 from b2t_kit.decode import words
-from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
+from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.lm.model import LanguageModel, perplexity
 from b2t_kit.speech.sentences import mix_language_models
 from b2t_kit.lm.kenlm import read_language_model
 from b2t_kit.lm.sphinx import installed_english
 from b2t_kit.simulate.logits import Noise
+from b2t_kit.speech.calibrate import tempered
 from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon, missing_words
 from b2t_kit.text.metrics import per, rate_of

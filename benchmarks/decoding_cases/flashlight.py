@@ -13,12 +13,12 @@ import numpy as np
 from decoding_cases.task import best, build, row_of, save
 
 from b2t_kit.core.files import load_json
-from b2t_kit.decode.search import BeamSearch, SearchConfig, log_probs, tempered
+from b2t_kit.decode.search import BeamSearch, SearchConfig, log_probs
 from b2t_kit.decode.tune import halves
 from b2t_kit.lm.model import LanguageModel
 from b2t_kit.lm.arpa import write_arpa
 from b2t_kit.simulate.logits import Noise, noisy_logits
-from b2t_kit.speech.calibrate import fit_temperature
+from b2t_kit.speech.calibrate import fit_temperature, tempered
 from b2t_kit.lexicon.g2p import dictionary
 from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon
 from b2t_kit.text.metrics import compare, count_edits, rate_of

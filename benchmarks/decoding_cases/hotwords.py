@@ -8,11 +8,12 @@ import numpy as np
 from decoding_cases.task import best, build, counts_of, divided, save_at, spoken
 from decoding_cases.task import temperature_of, timed
 
-from b2t_kit.decode.search import BeamSearch, tempered
+from b2t_kit.decode.search import BeamSearch
 from b2t_kit.decode.search import SearchConfig, parse_hotwords
 from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.model import LanguageModel
 from b2t_kit.simulate.logits import Noise
+from b2t_kit.speech.calibrate import tempered
 from b2t_kit.text.metrics import rate_of
 
 CONFIG = SearchConfig(beam=100, n_best=20)

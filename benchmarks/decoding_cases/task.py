@@ -20,8 +20,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from b2t_kit.decode.search import BeamSearch, tempered
-from b2t_kit.speech.calibrate import fit_to_sentences
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.speech.calibrate import fit_to_sentences, tempered
 from b2t_kit.decode.files import Hypothesis
 from b2t_kit.lm.model import LanguageModel
 from b2t_kit.speech.sentences import build_language_model

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, spoken, temperature_of, timed
 
-from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
+from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.tune import Tuning, tune
 from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.model import LanguageModel, perplexity
 from b2t_kit.simulate.logits import Noise
+from b2t_kit.speech.calibrate import tempered
 from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, per, rate_of
 from b2t_kit.text.phonemes import BAR, collapse, to_ids, to_phonemes
