@@ -908,7 +908,7 @@ class LinearConfig(ModelConfig):
     day_matrix: Literal["square", "diagonal"] = "square"  # of each day layer; "diagonal": a factor for each feature
     day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth the whole trial, or drop bins at its ends
-    adapted = Adapted(("*day_layer.*",), 1e-3, True)
+    adapted = Adapted(("*day_layer.*",), 3e-4, True)
 
     def __post_init__(self) -> None:
         sizes = ("num_days", "num_features", "num_classes", "patch", "stride", "subsample")

@@ -18,7 +18,7 @@ from ..training.task import RunSettings
 @cache
 def configurations() -> dict[str, Callable[[], RunSettings]]:
     "Return all named settings: those of speech first."
-    found = dict(RECIPES)
+    found: dict[str, Callable[[], RunSettings]] = {**RECIPES}
     for kind in offered("tasks", RunSettings):
         found |= kind.recipes()
     return found

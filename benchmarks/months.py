@@ -1,0 +1,141 @@
+"""Errors by days since training: as trained, adapted without labels, and with the first five sentences of each day known.
+
+    python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
+    python benchmarks/months.py --figure                                                   the figure, from the results
+
+SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has strict,
+coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences of each of
+these days and of those after them. The days of training show what adaptation does where nothing has drifted. Known
+sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation whatever it chose.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from b2t_kit.adapt.adapt import AdaptConfig
+from b2t_kit.adapt.source import AdaptedRun
+from b2t_kit.all import open_task
+from b2t_kit.core.files import load_json, save_json
+from b2t_kit.decode.decode import decode_sentences
+from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
+from b2t_kit.speech.recipes import tiny
+from b2t_kit.speech.train import train_decoder
+
+RESULTS = Path(__file__).parent / "results"
+TRAINED = 10  # first days, of 150 sentences each
+LATEST = 38  # days in all: ten months
+PER_DAY = 12  # sentences scored
+WAYS = {"without labels": AdaptConfig(), "five known": AdaptConfig(labelled=5)}
+
+
+def make_recordings(folder: Path, participant: int, sentences: Path) -> tuple[Path, Path]:
+    "Write recordings for training, and those to score, unless they are there."
+    config = replace(
+        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=TRAINED, trials=150, held_out=0.1
+    )
+    training = folder / "training"
+    scored = folder / "scored"
+    if not training.is_dir():
+        simulate(training, config)
+    if not scored.is_dir():
+        simulate(scored, replace(config, sessions=LATEST, trials=PER_DAY, held_out=1.0))
+    return training, scored
+
+
+def train_small(data: Path, out: Path, steps: int) -> None:
+    "Train a small GRU, unless it is there."
+    run = tiny()
+    batches = replace(run.task.batches, cache="float16")
+    train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
+    run = replace(run, task=replace(run.task, batches=batches), train=train)
+    if not out.is_dir():
+        task = open_task(run, data)
+        train_decoder(task, run, out)
+        task.close()
+
+
+def by_day(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    "Phoneme errors of each day before and with adaptation, and of the decoder that is used."
+    rows = {}
+    for day, row in report["phonemes"].items():
+        if day != "all days":
+            taken = report["days"][day]["adapted"]
+            rows[day] = {"before": row["before"], "with": row["with"], "used": row["with" if taken else "before"]}
+    return rows
+
+
+def one_participant(folder: Path, participant: int, sentences: Path, steps: int) -> dict[str, Any]:
+    "Return the errors of each way, by day."
+    training, scored = make_recordings(folder, participant, sentences)
+    train_small(training, folder / "run", steps)
+    found = {}
+    for way, adapt in WAYS.items():
+        source = AdaptedRun(folder / "run", scored, "val", "cpu", adapt=adapt)
+        decoded = decode_sentences(source, out=folder / way.replace(" ", "_"), progress=print)
+        report = load_json(folder / way.replace(" ", "_") / "adapt/report.json")
+        print(decoded.adaptation)
+        found[way] = {"days": by_day(report), "words": report["words"]["all days"], "phonemes": report["phonemes"]["all days"]}
+    return found
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    "A line for each way: mean over days, in percent, of training and later."
+    trained = set(session_names(TRAINED))
+    lines = []
+    for participant, ways in found.items():
+        for way, one in ways.items():
+            for title, days in (("days of training", True), ("later days", False)):
+                rows = [row for day, row in one["days"].items() if (day in trained) == days]
+                before, used, taken = (100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with"))
+                worst = (used - before).max()
+                lines.append(f"participant {participant}, {way}, {title}: as trained {before.mean():.1f}, used "
+                             f"{used.mean():.1f} (adapted on all {taken.mean():.1f}); worst day {worst:+.1f} points")
+    return "\n".join(lines)
+
+
+def figure(found: Mapping[str, Any], path: Path) -> None:
+    "Phoneme errors by days since training, a panel for each participant."
+    fig, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained", dpi=110)
+    last = day_number(session_names(TRAINED)[-1])
+    for axis, (participant, ways) in zip(axes[0], found.items()):
+        for way, one in ways.items():
+            days = {day: row for day, row in one["days"].items() if day_number(day) > last}
+            since = [day_number(day) - last for day in days]
+            if way == "without labels":
+                axis.plot(since, [100 * row["before"] for row in days.values()], ".-", color="0.6", label="as trained")
+            axis.plot(since, [100 * row["used"] for row in days.values()], ".-", label=way)
+        axis.set(title=f"participant {participant}", xlabel="days since training", ylim=(0, None))
+    axes[0, 0].set_ylabel("phoneme errors, %")
+    axes[0, 0].legend(fontsize=8)
+    fig.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--sentences", type=Path)
+    parser.add_argument("--participants", default="11,12,13")
+    parser.add_argument("--steps", type=int, default=600, help="of each training")
+    parser.add_argument("--figure", action="store_true")
+    parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
+    options = parser.parse_args()
+    found = json.loads(options.json.read_text()) if options.json.exists() else {}
+    if options.folder:
+        for participant in options.participants.split(","):
+            one = one_participant(options.folder / participant, int(participant), options.sentences, options.steps)
+            found[participant] = one
+            save_json(options.json, found)
+    print(summary(found))
+    if options.figure:
+        figure(found, options.json.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
