@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 # %% ../../nbs/decode/search.ipynb #21d2d3b9
 @dataclass(frozen=True)
 class SearchConfig:
-    "Settings of a search; raises `KitError` for values out of range."
+    "Settings of a search."
 
     acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
     blank_penalty: float = 9.0  # divides the probability of the blank; 1 leaves it unchanged
