@@ -73,9 +73,10 @@ def show(
         text = "\n".join([str(run), *lines, "\nnext:", *steps])
     else:
         state = run_state(run)
-        recipe, changes = nearest_recipe(state.record)
-        facts = {**state.line(str(run)), "recipe": recipe, "changes": changes, "next": next_steps(state)}
         text = show_text(state)
+        recipe, changes = nearest_recipe(state.record)
+        facts = state.line(str(run))
+        facts |= {"recipe": recipe, "changes": changes, "next": next_steps(state)}
     if json:
         save_json(json, facts)
     return text
