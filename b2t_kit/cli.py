@@ -173,7 +173,7 @@ def option_type(
 
 # %% ../nbs/cli.ipynb #9d5fe62b
 class Verb:
-    "A command line: its fields are the options; `act` does the work and returns a status, None for success."
+    "A command line: its fields are the options; `act` does the work and returns a status."
     LIMITS: ClassVar[Mapping[str, tuple[float, float]]] = {}  # option -> smallest and largest number
     NEEDS: ClassVar[Mapping[str, str]] = {}  # option -> the one without which it means nothing
 
@@ -188,7 +188,8 @@ class Verb:
 @dataclass(frozen=True)
 class Call:
     "A verb that is one function, and where its command line differs from a call in Python."
-    function: str | Callable[..., Any]  # or its place in the kit, which is imported when the verb is called
+    # or its place in the kit, which is imported when the verb is called
+    function: str | Callable[..., Any]
     about: str = ""  # what it does; by default the function says it
     positional: tuple[str, ...] = ()  # options that are given without their name
     names: Mapping[str, str] = field(default_factory=dict)  # parameter -> option of another name
@@ -271,7 +272,7 @@ class HasSettings(Verb):
 
     @classmethod
     def initial(cls, words: Sequence[str]) -> Any:
-        "Return the configuration whose options the words change; here the default, whatever the words are."
+        "Return the configuration whose options the words change; here always the default."
         return cls.settings
 
     def given(self) -> dict[str, Any]:
@@ -565,7 +566,8 @@ class ReadsRecordings(Verb):
 # a run, or several that decode together
 SomeRun = Annotated[str | None, UNSET, arg(
     metavar="RUN",
-    help="run folder, exported decoder, or folder of the published baseline; give this or another source",
+    help="run folder, exported decoder, or folder of the published baseline; give this or another "
+    "source",
 )]
 SomeRuns = Annotated[tuple[str, ...], UNSET, arg(
     metavar="RUN ...",
@@ -747,7 +749,8 @@ def model_perplexity(
     opened = read_language_model(model)
     sentences = load_sentences(text)
     value, unknown = perplexity(opened, sentences)
-    return f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown"
+    told = f"perplexity {value:.1f} of {len(sentences):,} sentences"
+    return f"{told}, {unknown:.2%} of the words unknown"
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
@@ -804,7 +807,12 @@ VERBS: dict[str, type | Call] = {
         build_model,
         positional=("texts",),
         shows={"texts": "TEXT ...", "memory": "MB"},
-        limits={"memory": (1, 10**7), "order": (1, 6), "prune": (0, 10**9), "min_count": (0, 10**9)},
+        limits={
+            "memory": (1, 10**7),
+            "order": (1, 6),
+            "prune": (0, 10**9),
+            "min_count": (0, 10**9),
+        },
     ),
     "lm mix": Call(mix_models, positional=("models",), shows={"models": "MODEL ..."}),
     "lm convert": Call(convert_model, positional=("model",)),
@@ -817,7 +825,11 @@ VERBS: dict[str, type | Call] = {
         positional=("file",),
         names={"path": "file"},
     ),
-    "score": Call(score_sentences, positional=("files",), shows={"files": "[HYPOTHESIS REFERENCE]"}),
+    "score": Call(
+        score_sentences,
+        positional=("files",),
+        shows={"files": "[HYPOTHESIS REFERENCE]"},
+    ),
 }
 
 # %% ../nbs/cli.ipynb #65b560e0

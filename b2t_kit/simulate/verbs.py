@@ -13,7 +13,8 @@ from ..core.settings import SEED
 VERBS = {
     "demo": Call(
         "simulate.demo:demo",
-        "Simulate recordings, train a decoder and a linear readout on them, and compare the two, in minutes.",
+        "Simulate recordings, train a decoder and a linear readout on them, and compare the two, "
+        "in minutes.",
         shows={"out": "DIR"},
         without=("recordings", "runs"),
         limits={"seed": SEED},
