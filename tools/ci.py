@@ -155,7 +155,7 @@ def job(name: str) -> int:  # exit status
     "Notebooks and failures on XLA on the versions of a TPU image."
     if not build("base") or not build(name, IMAGES[name]):
         return 1
-    if not build(f"{name}-tests", IMAGES[name], "pip install pytest numba rapidfuzz tyro"):
+    if not build(f"{name}-tests", IMAGES[name], "pip install pytest numba rapidfuzz tyro fastcore"):
         return 1
     kernels = " --kernels colab" if name == "colab" else ""
     notebooks = f"python tools/kernels.py --image .ci/envs/{name}/bin/python --work $TMPDIR/kernels{kernels}"

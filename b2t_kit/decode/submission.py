@@ -119,8 +119,9 @@ class SubmissionCheck:
 
 
 def check_submission(
-    path: str | Path,  # the submission
-    data: str | Path | None = None,  # recordings whose test trials it should cover; None: the competition's 1,450
+    path: str | Path,  # submission to check (CSV)
+    # recordings whose test trials it should cover; default: the competition's 1,450 rows
+    data: str | Path | None = None,
 ) -> SubmissionCheck:
     "Check a submission file. Raises `KitError` if it cannot be read."
     rows = TEST_TRIALS
@@ -259,7 +260,7 @@ def score_notes(
 def score(
     reference: str | Path,  # what was said; a table in any of the formats of `read_table`
     hypothesis: str | Path,  # what was decoded: a table of the same trials
-    json: str | Path | None = None,  # file for the result; None: none
+    json: str | Path | None = None,  # also write the result to this file
 ) -> Score:
     "Score a file of sentences."
     if json is not None:

@@ -111,7 +111,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.speech.evaluate import training_recordings
         from b2t_kit.lexicon.lexicon import missing_words
 
-        exactly_one(self, "run", "runs")
+        exactly_one(run=self.run, runs=self.runs)
         data = training_recordings(self.run or self.runs[0], self.data)
         kind = self.source or ("participant" if self.say else "recording")
         is_typed = kind == "participant" and not self.say and not self.page

@@ -172,8 +172,8 @@ def card(
 # %% ../../nbs/publish/export.ipynb #60312424
 def export(
     run: str | Path,  # run folder, or folder of the published baseline
-    out: str | Path,  # new folder
-    licence: str = "",  # of the weights, for the card, such as cc-by-4.0; empty: not stated
+    out: str | Path,  # new folder; eval, decode and submit take it like a run folder
+    licence: str = "",  # licence of the weights, for the card, such as cc-by-4.0; default: not stated
 ) -> Path:  # the new folder
     "Write weights, settings and card; raise `KitError` if there is no usable decoder, or if the folder exists."
     decoder = load_decoder(run)

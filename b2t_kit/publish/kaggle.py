@@ -235,13 +235,17 @@ class BuiltKernel:
 
 # %% ../../nbs/publish/kaggle.ipynb #5ea0d16f
 def build_kernel(
-    out: str | Path,  # folder to create
-    kernel: str = "b2t-tpu-v5e8",  # one of `kernel_names`
-    user: str | None = None,  # account name; None writes a placeholder
-    wheel_dataset: str | None = None,  # user/name of the wheel's dataset; None: <user>/b2t-kit-wheel
+    out: str | Path,  # new folder
+    kernel: str = "b2t-tpu-v5e8",  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
+    # your Kaggle account, as in the address of your profile; default: a placeholder to fill in
+    user: str | None = None,
+    # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
+    wheel_dataset: str | None = None,
     internet: bool = True,  # whether pip may download what is missing; if not, its wheels are added
-    resume: bool = False,  # attach the last output of this kernel, to resume its run
-    language: str = "en",  # language of the text: "en" or "zh"
+    # attach the kernel's last output, to resume its run; from the second push on
+    resume: bool = False,
+    # language of the notebook's text: en, or zh, in which only b2t-tpu-v5e8 is there
+    language: str = "en",
 ) -> BuiltKernel:
     "Write notebook, wheels and metadata into a new folder."
     dataset = wheel_dataset or f"{user or NOBODY}/b2t-kit-wheel"

@@ -506,16 +506,20 @@ DESCRIPTION_FILE = "t15_copyTaskData_description.csv"
 
 def report_run(
     run: str | Path,  # run folder
-    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
-    split: str = "val",  # "val", or "train" to see what was memorised
-    description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
-    # the page; None: report/<split>.html in the run folder, report/<split>_<name>.html for other
+    # folder of the recordings; default: that of the run's training, else it is searched for, also
+    # on Kaggle and Colab
+    data: str | Path | None = None,
+    split: str = "val",  # which trials to report on; train shows what was memorised
+    # t15_copyTaskData_description.csv, which names the corpus of each block; default: searched for
+    # near the recordings
+    description: str | Path | None = None,
+    # page to write; default: report/SPLIT.html in the run folder, report/SPLIT_NAME.html for other
     # recordings
     out: str | Path | None = None,
     *,
-    against: str | Path | None = None,  # another run folder, with which it is compared trial by trial
-    pictures: int = 300,  # how many sentences have pictures
-    device: str = "auto",  # for the network, if it has to decode
+    against: str | Path | None = None,  # another run, with which it is compared trial by trial
+    pictures: int = 300,  # how many sentences get pictures, those with most errors first
+    device: str = "auto",  # where the network runs, if it has to decode
 ) -> Report:
     "Write the page, and its numbers as JSON beside it."
     if split == "test":

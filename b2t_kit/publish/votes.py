@@ -114,10 +114,15 @@ def check_different(paths: Sequence[str | Path]) -> None:
 
 
 def combine_files(
-    paths: Sequence[str | Path],  # two or more decoders' files
-    out: str | Path,  # CSV to write
-    references: str | Path | None = None,  # what was said, in any of the formats of `read_table`
-    tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
+    # of several decoders: tables (CSV), JSON lines, Kaldi's text, sclite's .trn, or a sentence a
+    # line; logits (.hdf5, .npy, .npz, .pt)
+    paths: Sequence[str | Path],
+    out: str | Path,  # file to write (CSV); a submission where the trials have ids
+    # what was said: also score each file, the combination and the best of all
+    references: str | Path | None = None,
+    # order of the classes in logits, if another program has them in another order: a name a line,
+    # or a vocab.json
+    tokens: str | Path | None = None,
 ) -> Combination:
     "Combine files of sentences into one; writes all or nothing."
     check_different(paths)

@@ -740,13 +740,13 @@ class Rescoring:
 
 # %% ../../nbs/rescore/llm.ipynb #59d0372a
 def rescore(
-    nbest: str | Path,  # n-best lists
-    llm: str | Path,  # folder of the large model
-    out: str | Path,  # file for the lists in their new order
+    nbest: str | Path,  # n-best lists to read, such as decode/val/nbest.jsonl of a run
+    llm: str | Path,  # causal language model: a folder as from `hf download`
+    out: str | Path,  # n-best lists to write (.jsonl); b2t submit --nbest takes them
     weights: str | Path | None = None,  # file of weights; None: tune them on these lists
     *,
     bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
-    device: str = "auto",  # "cpu" or "cuda"; "auto": a GPU if there is one
+    device: str = "auto",  # where the model runs
 ) -> Rescoring:
     "Rescore lists, or go on where a call was killed."
     out = Path(out)

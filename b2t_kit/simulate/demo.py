@@ -107,8 +107,8 @@ class DemoResult:
 
 # %% ../../nbs/simulate/demo.ipynb #64c54e15
 def demo(
-    out: str | Path,  # new folder for everything the demo makes
-    seed: int = 1,  # of everything random
+    out: str | Path,  # new folder for the results
+    seed: int = 1,  # random seed of data and training
     recordings: SimulateConfig = RECORDINGS,  # what to simulate
     runs: tuple[SpeechRun, SpeechRun] | None = None,  # decoder and readout; recipes if None
 ) -> DemoResult:

@@ -825,7 +825,7 @@ def write_session(session: SessionSimulator, folder: Path, progress: tqdm) -> in
 
 # %% ../../nbs/simulate/recordings.ipynb #090f76f5
 def simulate(
-    out: str | Path,  # a folder that is empty or does not exist yet
+    out: str | Path,  # new or empty folder for the recordings
     config: SimulateConfig = SimulateConfig(),
     progress: bool = True,  # show a progress bar
 ) -> str:  # what was written, in a line

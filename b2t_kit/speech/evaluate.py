@@ -335,12 +335,14 @@ def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
 
 def evaluate_run(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
-    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
-    split: str = "val",  # "val" or "train"
-    json: str | Path | None = None,  # file for a copy of result.json; None: no copy
+    # folder of the recordings; default: that of the run's training, else it is searched for, also
+    # on Kaggle and Colab
+    data: str | Path | None = None,
+    split: str = "val",  # which trials to score
+    json: str | Path | None = None,  # also write the result to this file
     *,
-    device: str = "auto",  # "auto", "cpu" or "cuda"
-    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
+    device: str = "auto",  # where the network runs
+    precision: str = "auto",  # dtype of matrix products
 ) -> Evaluation:
     "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
     if split == "test":

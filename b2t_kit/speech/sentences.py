@@ -16,6 +16,7 @@ from ..core.errors import KitError
 from ..core.files import read_text
 from ..core.program import report_progress
 from ..data.dataset import SPLITS, Recordings, find_recordings
+from ..lexicon.g2p import dictionary
 from ..lm.arpa import check_model_name, save_model
 from ..lm.build import text_blocks, train_language_model
 from ..lm.leaks import LeakGuard, Leaks, fingerprints
@@ -65,19 +66,29 @@ def scored_sentences(source: str | Path) -> list[str]:
 
 # %% ../../nbs/speech/sentences.ipynb #50342efd
 def build_language_model(
-    texts: Sequence[str | Path],  # files with one sentence a line (.gz allowed), folders of recordings
-    out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
-    order: int = 3,
-    prune: Sequence[int] = (),  # as for `train_language_model`
-    vocabulary: str | Path | Iterable[str] | None = None,  # a file with one word a line, or words; None: all words
-    min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
-    exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
-    leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
-    memory: int | None = None,  # MB; None: what is free
+    # files with a sentence a line, possibly compressed (.gz); or a folder of recordings, for its
+    # training sentences
+    texts: Sequence[str | Path],
+    out: str | Path,  # model to write: .b2tlm, .arpa or .arpa.gz; replaced if it exists
+    order: int = 3,  # words in the longest n-grams
+    # drop n-grams seen at most this often: a count per order, such as 0 0 1, the last also for
+    # higher orders; default: none are dropped
+    prune: Sequence[int] = (),
+    # words of the model, one a line, or 'dictionary' for those of the CMU dictionary; default: all
+    # words of the text
+    vocabulary: str | Path | Iterable[str] | None = None,
+    min_count: int = 1,  # without a vocabulary, leave out words that occur less often
+    # sentences that will be scored, to be kept out of the model: text, a table (CSV, JSON lines,
+    # Kaldi's text), or a folder of recordings
+    exclude: Sequence[str | Path] = (),
+    leaks: Leaks = "refuse",  # refuse a text with such sentences, or drop those lines
+    memory: int | None = None,  # memory that counting may use, MB; default: what is free
 ) -> LanguageModel:
     "Train a model and write it; if that fails, nothing is written."
     check_model_name(out)
-    if isinstance(vocabulary, (str, Path)):
+    if vocabulary == "dictionary":
+        vocabulary = list(dictionary())
+    elif isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
     guard = LeakGuard(
         (sentence for source in exclude for sentence in scored_sentences(source)), leaks
@@ -118,10 +129,14 @@ def read_vocabulary(source: str | Path) -> list[str]:
 # %% ../../nbs/speech/sentences.ipynb #baf9b7cf
 def mix_language_models(
     models: Sequence[LanguageModel],  # two or more, of any orders, in files
-    out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
-    text: str | Path,  # held-out sentences, text or CSV, in none of the models, on which the weights are found
-    exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
-    leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
+    out: str | Path,  # model to write: .b2tlm, .arpa or .arpa.gz; replaced if it exists
+    # held-out sentences on which to find the weights, in none of the models: one a line, possibly
+    # compressed (.gz), or CSV
+    text: str | Path,
+    # sentences that will be scored, to be kept out of the model: text, a table (CSV, JSON lines,
+    # Kaldi's text), or a folder of recordings
+    exclude: Sequence[str | Path] = (),
+    leaks: Leaks = "refuse",  # refuse a text with such sentences, or drop those lines
 ) -> LanguageModel:
     "Mix models and write the result; if that fails, nothing is written."
     check_model_name(out)
