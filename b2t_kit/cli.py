@@ -583,11 +583,14 @@ class FindsSentences(Verb):
     runs: SomeRuns = ()
     # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search
     combine: Literal["pool", "average"] = "pool"
-    # decode in the order of recording, and after each trial take a training step towards its decoded words
+    # decode in the order of recording, and learn from each trial the words that are sure; a day on which the adapted
+    # decoder does not explain its words better is decoded as trained
     adapt: bool = False
+    # first sentences of each day that are known, such as prompts: they teach, and are not scored; default: 0
+    adapt_labelled: Annotated[int | None, UNSET] = None
+    # rows of a step, the trial and recent ones of its day; more need more memory; default: 8
     adapt_copies: Annotated[int | None, UNSET] = None
-    """augmented copies of the trial in each step; more need more memory; default: 64"""
-    # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
+    # learning rate of the steps; default: 3e-5 for a patch embedding, 3e-4 for a day layer
     adapt_lr: Annotated[float | None, UNSET] = None
     # language model (.b2tlm, .arpa, .arpa.gz, a binary of KenLM or Sphinx); default: the model of the tuned weights, or
     # one that is made of the training sentences and, if it is installed or attached, general English
@@ -597,8 +600,18 @@ class FindsSentences(Verb):
     hotwords: OptionalFile = None
     # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
     temperature: Annotated[float | None, UNSET] = None
-    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "temperature": TEMPERATURE}
-    NEEDS = {"combine": "runs", "adapt_copies": "adapt", "adapt_lr": "adapt"}
+    LIMITS = {
+        "adapt_labelled": (1, 10_000),
+        "adapt_copies": (1, 10_000),
+        "adapt_lr": (0, 1000),
+        "temperature": TEMPERATURE,
+    }
+    NEEDS = {
+        "combine": "runs",
+        "adapt_labelled": "adapt",
+        "adapt_copies": "adapt",
+        "adapt_lr": "adapt",
+    }
 
     def adapted(self) -> "Callable[..., LogitSource] | None":
         "Return how a run that adapts gives logits; None without --adapt."
@@ -608,7 +621,7 @@ class FindsSentences(Verb):
         adaptation, source = wing("adapt", "adapt"), wing("adapt", "source")
         if adaptation is None or source is None:
             raise KitError("--adapt: the folder b2t_kit/adapt is not in this installation")
-        options = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
+        options = {name: getattr(self, f"adapt_{name}") for name in ("labelled", "copies", "lr")}
         chosen = {name: value for name, value in options.items() if value is not None}
         return partial(source.AdaptedRun, adapt=adaptation.AdaptConfig(**chosen))
 
