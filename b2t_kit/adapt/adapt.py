@@ -8,7 +8,6 @@ __all__ = ['NO_WORDS', 'AdaptConfig', 'batch_of', 'single_trial', 'Stretch', 'su
 
 # %% ../../nbs/adapt/adapt.ipynb #e842f267
 import json
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,7 +32,7 @@ from ..core.random import fold_seed
 from ..core.settings import check_bounds
 from ..data.batches import Batch, augment
 from ..data.dataset import T15, Recordings
-from ..decode.files import Hypothesis, with_confidences
+from ..decode.files import Hypothesis
 from ..decode.search import BeamSearch
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
@@ -154,7 +153,7 @@ def taught(
     sure: float,  # least confidence of a word that teaches
 ) -> tuple[str, list[Stretch]]:
     "Return the best sentence, \"\" if none fits, and the stretches of its sure words."
-    hypotheses = with_confidences(search.decode(logits))
+    hypotheses = search.decode(logits)
     if not hypotheses or not hypotheses[0].words:
         return "", []
     best = hypotheses[0]
@@ -468,7 +467,7 @@ class AdaptProgress:
             yield from (part[name].numpy() for name in sorted(part))
 
 # %% ../../nbs/adapt/adapt.ipynb #52084be3
-_LEAST_FALL = 0.02  # of a day's loss, from adaptation that is used on it
+_LEAST_GAIN = 1.0  # expected right words of a day, from adaptation that is used on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,53 +475,43 @@ class AdaptReport:
     "What adaptation did, which decoder each day is decoded with, and, where labels are known, errors before and with it."
 
     steps: Mapping[str, int]  # what was done -> trials
-    judged: Sequence[str]  # session of each trial in which the decoder as trained finds words
-    losses: np.ndarray  # (judged, 2) float64: CTC loss of these words under that decoder, and adapted
-    silenced: Mapping[str, int]  # session -> how many more trials have no words with adaptation
+    # session -> sum of the words' confidences, which is how many are expected to be right: as trained, and adapted
+    expected: Mapping[str, tuple[float, float]]
     days: Sequence[str] = ()  # session of each scored trial
     errors: Mapping[str, tuple[Counts, Counts]] = field(default_factory=dict)  # "phonemes", "words": before and with it
 
-    def on_day(self, day: str) -> tuple[float, float]:
-        "Return the mean loss of a day under both decoders; 0 if it has no words."
-        rows = [row for row, session in enumerate(self.judged) if session == day]
-        before, after = self.losses[rows].mean(0).tolist() if rows else (0.0, 0.0)
-        return before, after
-
     def is_better(self, day: str) -> bool:
-        "Whether the adapted decoder explains a day's text better and finds words as often; else it is not used."
-        before, after = self.on_day(day)
-        return after < (1 - _LEAST_FALL) * before and self.silenced.get(day, 0) <= 0
+        "Whether the adapted decoder expects more than one more word of a day to be right; else it is not used."
+        before, after = self.expected[day]
+        return after > before + _LEAST_GAIN
 
     @cached_property
     def adapted_days(self) -> tuple[str, ...]:
         "The days that are decoded with the adapted decoder."
-        return tuple(day for day in self.silenced if self.is_better(day))
+        return tuple(day for day in self.expected if self.is_better(day))
 
     @property
     def kept(self) -> str:
         "Which decoder is used in the end."
         count = len(self.adapted_days)
-        if 0 < count < len(self.silenced):
-            return f"adapted on {count} of {len(self.silenced)} days"
+        if 0 < count < len(self.expected):
+            return f"adapted on {count} of {len(self.expected)} days"
         return "adapted" if count else "as trained"
 
     @property
-    def mean_losses(self) -> tuple[float, float]:
-        "Mean loss of all trials under both decoders."
-        before, after = self.losses.mean(0).tolist() if len(self.losses) else (0.0, 0.0)
-        return before, after
+    def total(self) -> tuple[float, float]:
+        "Words of all days that are expected to be right: as trained, and adapted."
+        before, after = zip(*self.expected.values())
+        return sum(before), sum(after)
 
     @property
     def verdict(self) -> str:
         "Which decoder is kept, and why."
-        before, after = self.mean_losses
-        text = (
-            f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss "
-            f"of {before:.2f} per trial, with adaptation {after:.2f} ({_LEAST_FALL:.0%} less is asked of a day)"
+        before, after = self.total
+        return (
+            f"kept: the decoder {self.kept}; by their confidences {before:.1f} words are right as "
+            f"trained, with adaptation {after:.1f} (a day must gain more than {_LEAST_GAIN:g})"
         )
-        if silenced := sum(max(count, 0) for count in self.silenced.values()):
-            text += f", and {silenced} more trials have no words"
-        return text
 
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
@@ -544,16 +533,13 @@ class AdaptReport:
 
     def to_dict(self) -> dict[str, Any]:
         "Return all of it as plain values."
-        def plain(losses: tuple[float, float]) -> list[float | None]:
-            return [loss if math.isfinite(loss) else None for loss in losses]
-
         result: dict[str, Any] = {
             "steps": dict(self.steps),
             "kept": self.kept,
-            "losses": plain(self.mean_losses),
+            "expected": list(self.total),
             "days": {
-                day: {"losses": plain(self.on_day(day)), "adapted": self.is_better(day)}
-                for day in self.silenced
+                day: {"expected": list(pair), "adapted": self.is_better(day)}
+                for day, pair in self.expected.items()
             },
         }
         for kind, table in self.tables.items():
