@@ -64,7 +64,7 @@ def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_pat
     with SessionWriter(tmp_path / "later" / DAY, "val") as writer:
         for number in range(12):
             trial = legible_trial(generator, SAID[number % len(SAID)], DAY, 100 + number)
-            trial.features[:, :41:2] *= 0.12
+            trial.features[:, :41:2] *= 0.05
             writer.write(trial)
     for rate, kept in {"0.01": "adapted", "0.1": "as trained"}.items():
         assert main(f"decode --run {run} --data {tmp_path / 'later'} --adapt --adapt-copies 4 --adapt-lr {rate} --device cpu "
@@ -73,5 +73,5 @@ def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_pat
         told, (before, after) = found["adaptation"], found["adaptation"]["expected"]
         assert told["kept"] == kept and (after > before + 1) == (kept == "adapted"), told
         side = "with" if kept == "adapted" else "before"
-        assert found["wer"] == told["words"]["all days"][side] and told["phonemes"]["all days"][side] <= 0.29, told
-        assert (told["phonemes"]["all days"]["with"] > 0.35) == (kept == "as trained"), told
+        assert found["wer"] == told["words"]["all days"][side] and told["phonemes"]["all days"][side] <= 0.45, told
+        assert (told["phonemes"]["all days"]["with"] > 0.5) == (kept == "as trained"), told
