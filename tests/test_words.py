@@ -1,4 +1,5 @@
 "Validation decodes words, and the word error rate selects the checkpoint."
+import json
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(tmp_path: Path, capsys: 
     assert load_json(run / "config.json")["task"]["config"]["words"]["lm"] == "default"
 
 
-def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_path: Path) -> None:
+def test_adaptation_is_taken_only_where_more_words_are_expected_to_be_right(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     "Half of the phonemes have weak channels: careful steps mend some, and reckless ones spoil the decoder."
     data, run = legible_day(tmp_path / "hdf5_data_final", train=16, val=1), tmp_path / "run"
     assert main(f"train --data {data} --out {run} --config linear --steps 40 --warmup-steps 5 --lr 0.02 --eval-every 0 "
@@ -75,3 +76,9 @@ def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_pat
         side = "with" if kept == "adapted" else "before"
         assert found["wer"] == told["words"]["all days"][side] and told["phonemes"]["all days"][side] <= 0.45, told
         assert (told["phonemes"]["all days"]["with"] > 0.5) == (kept == "as trained"), told
+    known = f"decode --run {run} --data {tmp_path / 'later'} --adapt --adapt-labelled 3 --device cpu --out {tmp_path / 'known'}"
+    assert main(known.split()) == 0
+    assert "3 trials whose sentences were known to adaptation are not scored" in capsys.readouterr().out
+    rows = [json.loads(line) for line in (tmp_path / "known/nbest.jsonl").read_text().splitlines()]
+    assert [row.get("sentence_label") is None for row in rows] == [True] * 3 + [False] * 9
+    assert main(f"{known} --split test".split()) == 2 and "has no session" in capsys.readouterr().err

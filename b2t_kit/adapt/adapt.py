@@ -477,11 +477,16 @@ class AdaptReport:
     steps: Mapping[str, int]  # what was done -> trials
     # session -> sum of the words' confidences, which is how many are expected to be right: as trained, and adapted
     expected: Mapping[str, tuple[float, float]]
+    # session -> CTC loss of its known sentences, each before its own step, if there are any: as trained, and adapted
+    known: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     days: Sequence[str] = ()  # session of each scored trial
     errors: Mapping[str, tuple[Counts, Counts]] = field(default_factory=dict)  # "phonemes", "words": before and with it
 
     def is_better(self, day: str) -> bool:
-        "Whether the adapted decoder expects more than one more word of a day to be right; else it is not used."
+        "Whether a day is decoded adapted: if known sentences say so, else if more words are expected to be right."
+        if day in self.known:
+            before, after = self.known[day]
+            return after < before
         before, after = self.expected[day]
         return after > before + _LEAST_GAIN
 
@@ -508,9 +513,10 @@ class AdaptReport:
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         before, after = self.total
+        rule = "known sentences decide" if self.known else f"a day must gain more than {_LEAST_GAIN:g}"
         return (
             f"kept: the decoder {self.kept}; by their confidences {before:.1f} words are right as "
-            f"trained, with adaptation {after:.1f} (a day must gain more than {_LEAST_GAIN:g})"
+            f"trained, with adaptation {after:.1f} ({rule})"
         )
 
     @cached_property
