@@ -1,12 +1,13 @@
-"""Errors by days since training: as trained, adapted without labels, and with the first five sentences of each day known.
+"""Errors by days since training: as trained, adapted without labels, and with five known sentences a day.
 
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
     python benchmarks/months.py --figure                                                   the figure, from the results
 
-SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has strict,
-coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences of each of
-these days and of those after them. The days of training show what adaptation does where nothing has drifted. Known
-sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation whatever it chose.
+SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
+strict, coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences
+of each of these days and of those after them. The days of training show what adaptation does where nothing has
+drifted. Known sentences are never scored. The decoder used on a day is chosen without labels, or by the known sentences
+of that day; `with` is adaptation whatever was chosen.
 """
 
 import argparse
@@ -81,7 +82,11 @@ def one_participant(folder: Path, participant: int, sentences: Path, steps: int)
         decoded = decode_sentences(source, out=folder / way.replace(" ", "_"), progress=print)
         report = load_json(folder / way.replace(" ", "_") / "adapt/report.json")
         print(decoded.adaptation)
-        found[way] = {"days": by_day(report), "words": report["words"]["all days"], "phonemes": report["phonemes"]["all days"]}
+        found[way] = {
+            "days": by_day(report),
+            "words": report["words"]["all days"],
+            "phonemes": report["phonemes"]["all days"],
+        }
     return found
 
 
@@ -93,7 +98,9 @@ def summary(found: Mapping[str, Any]) -> str:
         for way, one in ways.items():
             for title, days in (("days of training", True), ("later days", False)):
                 rows = [row for day, row in one["days"].items() if (day in trained) == days]
-                before, used, taken = (100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with"))
+                before, used, taken = (
+                    100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with")
+                )
                 worst = (used - before).max()
                 lines.append(f"participant {participant}, {way}, {title}: as trained {before.mean():.1f}, used "
                              f"{used.mean():.1f} (adapted on all {taken.mean():.1f}); worst day {worst:+.1f} points")
@@ -102,7 +109,9 @@ def summary(found: Mapping[str, Any]) -> str:
 
 def figure(found: Mapping[str, Any], path: Path) -> None:
     "Phoneme errors by days since training, a panel for each participant."
-    fig, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained", dpi=110)
+    fig, axes = plt.subplots(
+        1, len(found), figsize=(6 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained", dpi=110
+    )
     last = day_number(session_names(TRAINED)[-1])
     for axis, (participant, ways) in zip(axes[0], found.items()):
         for way, one in ways.items():

@@ -472,7 +472,7 @@ _LEAST_GAIN = 1.0  # expected right words of a day, from adaptation that is used
 
 @dataclass(frozen=True, eq=False)
 class AdaptReport:
-    "What adaptation did, which decoder each day is decoded with, and, where labels are known, errors before and with it."
+    "What adaptation did, which decoder each day is decoded with, and errors before and with it where labels are known."
 
     steps: Mapping[str, int]  # what was done -> trials
     # session -> sum of the words' confidences, which is how many are expected to be right: as trained, and adapted
