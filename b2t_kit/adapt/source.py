@@ -164,8 +164,8 @@ class AdaptedRun(RunLogits):
         return count_edits(truths, [text.split() for text in texts])
 
     def compare(self, plain: SplitLogits, adapted: SplitLogits, search: BeamSearch) -> AdaptReport:
-        """Compare the decoder before and with adaptation: by the confidences of their words, and by errors where they are
-        known. Written beside the adapted logits, as report.txt and report.json."""
+        """Compare the decoder before and with adaptation, by the confidences of their words and by errors where they
+        are known. Written beside the adapted logits, as report.txt and report.json."""
         folder = adapted.path.parent
         records = load_json(folder / "adapt.json")["trials"]
         places = known_trials(records)
