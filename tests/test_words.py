@@ -81,4 +81,3 @@ def test_adaptation_is_taken_only_where_more_words_are_expected_to_be_right(tmp_
     assert "3 trials whose sentences were known to adaptation are not scored" in capsys.readouterr().out
     rows = [json.loads(line) for line in (tmp_path / "known/nbest.jsonl").read_text().splitlines()]
     assert [row.get("sentence_label") is None for row in rows] == [True] * 3 + [False] * 9
-    assert main(f"{known} --split test".split()) == 2 and "has no session" in capsys.readouterr().err
