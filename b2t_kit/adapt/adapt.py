@@ -506,8 +506,8 @@ class AdaptReport:
     @property
     def total(self) -> tuple[float, float]:
         "Words of all days that are expected to be right: as trained, and adapted."
-        before, after = zip(*self.expected.values())
-        return sum(before), sum(after)
+        pairs = self.expected.values()  # none if every sentence was known
+        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
 
     @property
     def verdict(self) -> str:
