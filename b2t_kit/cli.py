@@ -583,8 +583,8 @@ class FindsSentences(Verb):
     runs: SomeRuns = ()
     # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search
     combine: Literal["pool", "average"] = "pool"
-    # decode in the order of recording, and learn from each trial the words that are sure; a day on which the adapted
-    # decoder does not explain its words better is decoded as trained
+    # decode in the order of recording, and learn from each trial the words that are sure; a day is decoded as trained
+    # unless the adapted decoder expects more of its words to be right
     adapt: bool = False
     # first sentences of each day that are known, such as prompts: they teach, and are not scored; default: 0
     adapt_labelled: Annotated[int | None, UNSET] = None

@@ -1,6 +1,7 @@
 """Errors by days since training: as trained, adapted without labels, and with five known sentences a day.
 
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
+                               [--set sure=0 recent=1 steps=1 lr=0.001]                    another way to adapt
     python benchmarks/months.py --figure                                                   the figure, from the results
 
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
@@ -72,12 +73,14 @@ def by_day(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def one_participant(folder: Path, participant: int, sentences: Path, steps: int) -> dict[str, Any]:
+def one_participant(
+    folder: Path, participant: int, sentences: Path, steps: int, ways: Mapping[str, AdaptConfig]
+) -> dict[str, Any]:
     "Return the errors of each way, by day."
     training, scored = make_recordings(folder, participant, sentences)
     train_small(training, folder / "run", steps)
     found = {}
-    for way, adapt in WAYS.items():
+    for way, adapt in ways.items():
         source = AdaptedRun(folder / "run", scored, "val", "cpu", adapt=adapt)
         decoded = decode_sentences(source, out=folder / way.replace(" ", "_"), progress=print)
         report = load_json(folder / way.replace(" ", "_") / "adapt/report.json")
@@ -132,14 +135,20 @@ def main() -> None:
     parser.add_argument("--sentences", type=Path)
     parser.add_argument("--participants", default="11,12,13")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
+    parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
     options = parser.parse_args()
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
+    ways = WAYS
+    if options.set:
+        changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
+        ways = {" ".join(options.set): replace(AdaptConfig(), **changed)}
     if options.folder:
         for participant in options.participants.split(","):
-            one = one_participant(options.folder / participant, int(participant), options.sentences, options.steps)
-            found[participant] = one
+            folder = options.folder / participant
+            one = one_participant(folder, int(participant), options.sentences, options.steps, ways)
+            found[participant] = found.get(participant, {}) | one
             save_json(options.json, found)
     print(summary(found))
     if options.figure:

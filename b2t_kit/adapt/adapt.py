@@ -262,6 +262,14 @@ class AdaptingDecoder:
             self.lessons.clear()  # other electrodes were heard
         self.session = session
 
+    def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
+        "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
+        lost = self.decoder.config.model.framing.of(bins) - frames
+        lead = lost if self.config.augment.causal_smoothing else lost // 2
+        first = stretch.first + lead if stretch.first else 0
+        end = stretch.end + (lost if stretch.end == frames else lead)
+        return Stretch(first, end, stretch.labels)
+
     def loss(self, batch: Batch, lessons: Sequence[Lesson]) -> torch.Tensor:
         "Return the mean CTC loss of the rows' stretches, with the augmentation of adaptation."
         config = self.config
@@ -344,6 +352,7 @@ class AdaptingDecoder:
         labels = self.recordings.labels(index) if index in self.known else None
         if labels is not None:
             stretches = [Stretch(0, len(logits), tuple(labels.tolist()))]
+        stretches = [self.in_training(one, len(logits), len(features)) for one in stretches]
         stretches = [one for one in stretches if one.fits]
         if sentence or index in self.known:
             outcome = self.learn(Lesson(features, tuple(stretches)), key)
