@@ -10,6 +10,7 @@ from b2t_kit.data.batches import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.words import made_up_words
 from b2t_kit.publish.report import ROW_TITLES
+from b2t_kit.simulate.recordings import session_names
 from b2t_kit.speech.recipes import RECIPES, baseline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +73,13 @@ def live() -> list[str]:
             f"{1000 * times['p99']:.1f}", f"{ahead:.0f}", f"{1000 * BIN_SECONDS * run.task.model.patch:.0f}"]
 
 
+def months() -> list[str]:
+    "Mean phoneme errors of the days after training: as trained, and as used, of both participants."
+    last = session_names(10)[-1]
+    days = [[row for day, row in one["five known"]["days"].items() if day > last] for one in stored("months").values()]
+    return [percent(sum(row[side] for row in rows) / len(rows)) for side in ("before", "used") for rows in days]
+
+
 def step(command: str) -> dict:
     "The stored report of `b2t preflight`."
     found = stored("preflight")[command.removeprefix("b2t preflight ")]
@@ -105,6 +113,7 @@ ROWS: dict[str, Callable[[], list[str]]] = {
     "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
     "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
+    "python benchmarks/months.py DIR --sentences TEXT --participants 11,12": months,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),
     "python benchmarks/eit.py real eit_uef2017": tomography,
