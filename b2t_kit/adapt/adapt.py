@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NO_WORDS', 'AdaptConfig', 'batch_of', 'single_trial', 'Stretch', 'sure_stretches', 'taught', 'Lesson',
-           'first_of_each_day', 'AdaptingDecoder', 'AdaptProgress', 'AdaptReport']
+           'first_of_each_day', 'Learner', 'AdaptingDecoder', 'AdaptProgress', 'AdaptReport']
 
 # %% ../../nbs/adapt/adapt.ipynb #e842f267
 import json
@@ -183,92 +183,50 @@ def first_of_each_day(recordings: Recordings, order: Sequence[int], count: int) 
         found.add(index)
     return found
 
-# %% ../../nbs/adapt/adapt.ipynb #23ed1e31
-class AdaptingDecoder:
-    "A decoder that learns from each trial once it is decoded; only its adapted parameters change."
+# %% ../../nbs/adapt/adapt.ipynb #5c1e77a2
+class Learner:
+    "A decoder that takes steps on lessons; only its adapted parameters change."
 
     def __init__(
         self,
         decoder: Decoder,
-        recordings: Recordings,  # any split; its labels are read only where `adapt.labelled` says so
-        words: Callable[[np.ndarray], tuple[str, list[Stretch]]],  # (P, 41) logits -> as `taught` returns
         device: Device,
         adapt: AdaptConfig = AdaptConfig(),
     ) -> None:
+        "Raise `KitError` if the device is a TPU, or the model names nothing to adapt."
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
-        signal = decoder.signal
-        if signal.labels == T15.labels and recordings.signal.labels:
-            signal = recordings.signal
-        if signal.labels != T15.labels:
-            first = " ".join(signal.label_names[1:6])
-            raise KitError(
-                f"{decoder.origin}: here its labels are {signal.num_labels} classes "
-                f"({first} ...), and this is done with phonemes only"
-            )
-        self.decoder = decoder
-        self.recordings = recordings
-        self.words = words
-        self.device = device
-        self.adapt = adapt
-        augment = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
-        self.config = replace(
-            decoder.config,
-            augment=augment,
-            model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share),
-        )
-        adapted = decoder.config.model.adapted
-        infos = recordings.infos
-        if adapted is None:
+        config = decoder.config
+        if config.model.adapted is None:
             raise KitError(
                 f"adapt: {type(decoder.model).__name__} names no parameters that could be "
                 "adapted; its config would define `adapted`"
             )
-        self.order = sorted(
-            range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number)
+        self.decoder = decoder
+        self.device = device
+        self.adapt = adapt
+        self.adapted = config.model.adapted
+        self.config = replace(
+            config,
+            augment=replace(config.augment, white_noise=adapt.noise, offset=adapt.offset),
+            model=config.model.for_adaptation(adapt.masks, adapt.mask_share),
         )
-        self.known = first_of_each_day(recordings, self.order, adapt.labelled)
-        self.adapted = adapted
-        self.lessons = deque[Lesson](maxlen=adapt.recent)  # of this day, the latest last
-        self.session = ""
-        self.enter(infos[self.order[0]].session)
 
-    def shares_layer(self, session: str) -> bool:
-        "Return whether a session has the layer of the one before."
-        if session == self.session:
-            return True
-        one_was_trained = {session, self.session} & set(self.decoder.trained)
-        participant = session.partition(".")[0]
-        return not one_was_trained and participant == self.session.partition(".")[0]
-
-    def enter(self, session: str) -> None:
-        "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
-        is_first = not self.session
-        if is_first or (self.adapted.by_day and not self.shares_layer(session)):
-            decoder = self.decoder
-            model = fit_days(decoder.model, decoder.sessions, decoder.trained, [session])
-            self.model = model.to(self.device.torch_device)
-            self.model.requires_grad_(False).eval()
-            self.parameters = {
-                name: parameter.requires_grad_()
-                for name, parameter in self.model.named_parameters()
-                if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)
-            }
-            rate = self.adapted.lr if self.adapt.lr is None else self.adapt.lr
-            self.optimizer = torch.optim.AdamW(
-                self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
-            )
-        if session != self.session:
-            self.lessons.clear()  # other electrodes were heard
-        self.session = session
-
-    def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
-        "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
-        lost = self.decoder.config.model.framing.of(bins) - frames
-        lead = lost if self.config.augment.causal_smoothing else lost // 2
-        first = stretch.first + lead if stretch.first else 0
-        end = stretch.end + (lost if stretch.end == frames else lead)
-        return Stretch(first, end, stretch.labels)
+    def begin(self, session: str) -> None:
+        "Take the weights that evaluation uses for a session, and a new optimizer."
+        decoder = self.decoder
+        model = fit_days(decoder.model, decoder.sessions, decoder.trained, [session])
+        self.model = model.to(self.device.torch_device)
+        self.model.requires_grad_(False).eval()
+        self.parameters = {
+            name: parameter.requires_grad_()
+            for name, parameter in self.model.named_parameters()
+            if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)
+        }
+        rate = self.adapted.lr if self.adapt.lr is None else self.adapt.lr
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
+        )
 
     def loss(self, batch: Batch, lessons: Sequence[Lesson]) -> torch.Tensor:
         "Return the mean CTC loss of the rows' stretches, with the augmentation of adaptation."
@@ -298,13 +256,8 @@ class AdaptingDecoder:
         )
         return losses.sum() / len(lessons)
 
-    def step(self, place: tuple[str, int, int], number: int) -> bool:
-        "Take a step on the latest lesson and others of the day; False, and no change, if its gradient is not finite."
-        key = ("adapt", *place, number)
-        drawn = np.random.default_rng(fold_seed(0, *key)).integers(
-            len(self.lessons), size=self.adapt.copies - 1
-        )
-        lessons = [self.lessons[-1], *(self.lessons[index] for index in drawn)]
+    def step(self, lessons: Sequence[Lesson], key: tuple[Any, ...]) -> bool:
+        "Take a step on these rows; False, and no change, if its gradient is not finite. The key seeds what is drawn."
         keys = [fold_seed(0, *key, row) for row in range(len(lessons))]
         noise_key = torch.tensor(keys)
         batch = batch_of(
@@ -326,13 +279,100 @@ class AdaptingDecoder:
         self.optimizer.zero_grad()
         return is_finite
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        "Adapted parameters and AdamW's moments by name, in host memory."
+        state = dict[str, torch.Tensor]()
+        for name, parameter in self.parameters.items():
+            parts = {"value": parameter.detach(), **self.optimizer.state[parameter]}
+            for part, value in parts.items():
+                state[f"{part}.{name}"] = value.cpu().contiguous()
+        return state
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        "Go on from saved parameters and moments."
+        for name, parameter in self.parameters.items():
+            parameter.copy_(tensors[f"value.{name}"])
+            state = dict[str, torch.Tensor]()
+            for part in ("step", "exp_avg", "exp_avg_sq"):
+                if f"{part}.{name}" in tensors:
+                    place = "cpu" if part == "step" else parameter.device
+                    state[part] = tensors[f"{part}.{name}"].to(place)
+            self.optimizer.state[parameter] = state
+
+# %% ../../nbs/adapt/adapt.ipynb #23ed1e31
+class AdaptingDecoder(Learner):
+    "A decoder that goes through recordings, and learns from each trial once it is decoded."
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        recordings: Recordings,  # any split; its labels are read only where `adapt.labelled` says so
+        words: Callable[[np.ndarray], tuple[str, list[Stretch]]],  # (P, 41) logits -> as `taught` returns
+        device: Device,
+        adapt: AdaptConfig = AdaptConfig(),
+    ) -> None:
+        super().__init__(decoder, device, adapt)
+        signal = decoder.signal
+        if signal.labels == T15.labels and recordings.signal.labels:
+            signal = recordings.signal
+        if signal.labels != T15.labels:
+            first = " ".join(signal.label_names[1:6])
+            raise KitError(
+                f"{decoder.origin}: here its labels are {signal.num_labels} classes "
+                f"({first} ...), and this is done with phonemes only"
+            )
+        self.recordings = recordings
+        self.words = words
+        infos = recordings.infos
+        self.order = sorted(
+            range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number)
+        )
+        self.known = first_of_each_day(recordings, self.order, adapt.labelled)
+        self.lessons = deque[Lesson](maxlen=adapt.recent)  # of this day, the latest last
+        self.session = ""
+        self.enter(infos[self.order[0]].session)
+
+    def shares_layer(self, session: str) -> bool:
+        "Return whether a session has the layer of the one before."
+        if session == self.session:
+            return True
+        one_was_trained = {session, self.session} & set(self.decoder.trained)
+        participant = session.partition(".")[0]
+        return not one_was_trained and participant == self.session.partition(".")[0]
+
+    def enter(self, session: str) -> None:
+        "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
+        is_first = not self.session
+        if is_first or (self.adapted.by_day and not self.shares_layer(session)):
+            self.begin(session)
+        if session != self.session:
+            self.lessons.clear()  # other electrodes were heard
+        self.session = session
+
+    def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
+        "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
+        lost = self.decoder.config.model.framing.of(bins) - frames
+        lead = lost if self.config.augment.causal_smoothing else lost // 2
+        first = stretch.first + lead if stretch.first else 0
+        end = stretch.end + (lost if stretch.end == frames else lead)
+        return Stretch(first, end, stretch.labels)
+
+    def rows(self, key: tuple[Any, ...]) -> list[Lesson]:
+        "Return the latest lesson, and others of the day as they are drawn."
+        drawn = np.random.default_rng(fold_seed(0, *key)).integers(
+            len(self.lessons), size=self.adapt.copies - 1
+        )
+        return [self.lessons[-1], *(self.lessons[index] for index in drawn)]
+
     def learn(self, lesson: Lesson, place: tuple[str, int, int]) -> str:
         "Take the steps after a trial; return what was done."
         if not lesson.stretches:
             return "without a step (no word is sure)"
         self.lessons.append(lesson)
         for number in range(self.adapt.steps):
-            if not self.step(place, number):
+            key = ("adapt", *place, number)
+            if not self.step(self.rows(key), key):
                 self.lessons.pop()
                 return "without a step (gradient not finite)"
         return "with a step"
@@ -364,27 +404,6 @@ class AdaptingDecoder:
         if outcome == "with a step":
             record["taught"] = stretches
         return record, logits
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        "Adapted parameters and AdamW's moments by name, in host memory."
-        state = dict[str, torch.Tensor]()
-        for name, parameter in self.parameters.items():
-            parts = {"value": parameter.detach(), **self.optimizer.state[parameter]}
-            for part, value in parts.items():
-                state[f"{part}.{name}"] = value.cpu().contiguous()
-        return state
-
-    @torch.no_grad()
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        "Go on from saved parameters and moments."
-        for name, parameter in self.parameters.items():
-            parameter.copy_(tensors[f"value.{name}"])
-            state = dict[str, torch.Tensor]()
-            for part in ("step", "exp_avg", "exp_avg_sq"):
-                if f"{part}.{name}" in tensors:
-                    place = "cpu" if part == "step" else parameter.device
-                    state[part] = tensors[f"{part}.{name}"].to(place)
-            self.optimizer.state[parameter] = state
 
     def recall(self, records: Sequence[Mapping[str, Any]]) -> None:
         "Take up the lessons of this day from the records of the first trials."
