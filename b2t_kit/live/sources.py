@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MOST_WAITING', 'REPAIRS', 'LONGEST_GAP', 'GIVE_UP', 'ASLEEP', 'SHORTEST', 'MOST_PIECES', 'MOST_BYTES', 'JUDGED',
-           'EVERY', 'BY_CHANCE', 'MANY', 'STILL', 'GONE_STILL', 'SPREAD', 'MOST_MEAN', 'FAR', 'PAUSED', 'BACKLOG',
-           'SETTLED', 'SLOW', 'STANDS', 'STARTS', 'Piece', 'LiveSource', 'play', 'RecordingSource', 'ParticipantSource',
-           'count_repairs', 'count_refusal', 'Bridge', 'Inbox', 'name_features', 'swing_together', 'Quality']
+           'EVERY', 'BY_CHANCE', 'STANDS', 'PAUSED', 'BACKLOG', 'SETTLED', 'SLOW', 'BINS_PER_SECOND', 'SPREAD',
+           'MOST_MEAN', 'MANY', 'STILL', 'GONE_STILL', 'FAR', 'STARTS', 'Piece', 'LiveSource', 'play',
+           'RecordingSource', 'ParticipantSource', 'count_repairs', 'count_refusal', 'Gaps', 'Bridge', 'Inbox',
+           'judge_numbers', 'SendRate', 'name_features', 'swing_together', 'judge_scale', 'ValueJudge', 'Quality']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
 import queue
@@ -215,6 +216,45 @@ def count_refusal(refused: Counter[str], reason: object) -> None:
 # %% ../../nbs/live/sources.ipynb #7c16c001
 # most bins that replace a gap; older bins than that are of a sender that has started again
 LONGEST_GAP = 100
+
+
+class Gaps:
+    "Fills gaps between pieces and replaces values that are no numbers, and counts both."
+
+    def __init__(self, num_features: int, fill: Literal["repeat", "zero"] = "repeat") -> None:
+        "A missing bin becomes the one before, or zeros."
+        self.num_features = num_features
+        self.fill = fill
+        self.repairs = Counter[str]()  # as in `REPAIRS`
+        self.next = 0  # number of the bin that comes next
+        self.last = np.zeros(num_features, np.float32)  # the last bin
+        # features that are left out, as `Quality` finds them
+        self.broken = np.zeros(num_features, bool)
+
+    def missing(self, piece: Piece, is_filled: bool = True) -> list[Piece]:
+        "Return the bins that stand for those that are missing before a piece, at most `LONGEST_GAP`."
+        count = max(piece.first - self.next, 0)
+        self.repairs["missing"] += count
+        self.next += count
+        if not (count and is_filled):
+            return []
+        value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
+        bins = np.tile(value, (min(count, LONGEST_GAP), 1))
+        return [Piece(piece.first - len(bins), bins, piece.arrived, piece.stream)]
+
+    def repaired(self, piece: Piece) -> np.ndarray:  # (N, C) float32
+        "Return the bins of a piece that have not come before; a value that is no number becomes the last good one."
+        rows = piece.bins[self.next - piece.first:].reshape(-1, self.num_features).copy()
+        self.repairs["late or repeated"] += len(piece.bins) - len(rows)
+        rows[:, self.broken] = 0.0 if self.fill == "zero" else self.last[self.broken]
+        for row in rows:
+            mask = ~(np.abs(row) <= MAX_VALUE)  # also NaN
+            row[mask] = self.last[mask]
+            self.last = row
+            self.repairs["damaged"] += int(mask.any())
+        return rows
+
+# %% ../../nbs/live/sources.ipynb #0e75b1aa
 # seconds without a bin after which a sentence ends; a network that stands still for five splits
 # none
 GIVE_UP = 6.0
@@ -223,20 +263,13 @@ ASLEEP = 0.5
 SHORTEST = 25  # bins between two cues; a sign that never goes back is one cue
 
 
-class Bridge:
+class Bridge(Gaps):
     "Turns pieces of a stream into bins without gaps, and counts repairs."
 
     def __init__(self, num_features: int, fill: Literal["repeat", "zero"] = "repeat") -> None:
-        "A missing bin becomes the one before, or zeros."
-        self.num_features = num_features
-        self.fill = fill
-        self.repairs = Counter[str]()  # as in `REPAIRS`
+        super().__init__(num_features, fill)
         self.refused: Counter[str] = Counter()  # pieces, by what is wrong with them
         self.stream: int | None = None
-        self.next = 0  # number of the bin that comes next
-        self.last = np.zeros(num_features, np.float32)  # the last bin
-        # features that are left out, as `Quality` finds them
-        self.broken = np.zeros(num_features, bool)
         # no sentence will be made of these bins, so nothing is put in the place of lost ones
         self.damaged = False
         self.heard: float | None = None  # when the last piece came; None between sentences
@@ -270,32 +303,10 @@ class Bridge:
         if fault := self.fault(piece):
             count_refusal(self.refused, fault)
             return []
-        pieces = list[Piece]()
-        if self.stream is not None and (
-            piece.stream != self.stream or piece.end < self.next - LONGEST_GAP
-        ):
-            self.repairs["restarts"] += 1
-            pieces = self._close("restart", piece.arrived)
-            self.stream = None
-        if self.stream is None:
-            self.stream = piece.stream
-            self.next = piece.first
-        missing = max(piece.first - self.next, 0)
-        self.repairs["missing"] += missing
+        pieces = self._restart(piece)
         # what was lost after a stall is of no sentence
-        if missing and not self.gave_up and not self.damaged:
-            value = self.last if self.fill == "repeat" else np.zeros_like(self.last)
-            bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
-            pieces.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
-        self.next += missing
-        rows = piece.bins[self.next - piece.first:].reshape(-1, self.num_features).copy()
-        self.repairs["late or repeated"] += len(piece.bins) - len(rows)
-        rows[:, self.broken] = 0.0 if self.fill == "zero" else self.last[self.broken]
-        for row in rows:  # a value that is no number becomes the last good one of its feature
-            mask = ~(np.abs(row) <= MAX_VALUE)  # also NaN
-            row[mask] = self.last[mask]
-            self.last = row
-            self.repairs["damaged"] += int(mask.any())
+        pieces += self.missing(piece, is_filled=not (self.gave_up or self.damaged))
+        rows = self.repaired(piece)
         is_cue = piece.cue and not self._early(piece)
         self.since_cue += 0 if piece.cue else len(piece.bins)
         if len(rows) or is_cue:
@@ -303,6 +314,19 @@ class Bridge:
         self.next += len(rows)
         self.heard = None if is_cue else piece.arrived
         self.gave_up = False
+        return pieces
+
+    def _restart(self, piece: Piece) -> list[Piece]:
+        "Begin a stream; return the end of the sentence if another one was open."
+        pieces = list[Piece]()
+        is_old = piece.end < self.next - LONGEST_GAP
+        if self.stream is not None and (piece.stream != self.stream or is_old):
+            self.repairs["restarts"] += 1
+            pieces = self._close("restart", piece.arrived)
+            self.stream = None
+        if self.stream is None:
+            self.stream = piece.stream
+            self.next = piece.first
         return pieces
 
     def _early(self, piece: Piece) -> bool:
@@ -416,6 +440,82 @@ class Inbox:
         "Whether the source has ended and all its pieces were taken."
         return self.ended and not self.waiting
 
+# %% ../../nbs/live/sources.ipynb #a46d5822
+# bins that are judged, three seconds; and from one look to the next
+JUDGED = 150
+EVERY = 25
+# bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
+BY_CHANCE = 10
+STANDS = "the numbers of the bins stand still or run back, so no bin can be decoded"
+
+
+def judge_numbers(numbers: np.ndarray) -> str:  # (N,) of the last bins, in the order in which they came
+    "Return what is wrong with a sender's numbers; empty if nothing is."
+    gains = np.diff(np.maximum.accumulate(numbers))
+    recent = gains[-2 * EVERY:]
+    if len(recent) >= EVERY and (recent > 0).sum() < 0.1 * len(recent):
+        return STANDS
+    gains = gains[gains > 0]
+    low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
+    if (gains >= JUDGED).sum() > BY_CHANCE or low == high > 1:
+        step = np.median(gains)
+        return f"the numbers of the bins go up by {step:.0f} from one to the next, 1 wanted"
+    num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
+    num_bins = num_lost + len(numbers)
+    if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * num_bins):
+        return f"{num_lost / num_bins:.0%} of the bins are lost"
+    return ""
+
+# %% ../../nbs/live/sources.ipynb #44def300
+PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
+# most seconds that bins may have waited on their way; they come at once and are no faster sender
+BACKLOG = 10.0
+# seconds that bins must come too fast; too slowly, as they also do to a busy machine
+SETTLED = 1.0
+SLOW = 3.0
+BINS_PER_SECOND = 1 / BIN_SECONDS
+
+
+class SendRate:
+    "Measures how many bins a sender sends in a second."
+
+    def __init__(self) -> None:
+        # of each bin since the last cue: its number, seconds without pauses, and when it was sent
+        # at the latest
+        self.times: deque[tuple[int, float, float]] = deque(maxlen=JUDGED)
+        self.clock = self.due = self.arrived = 0.0
+        self.fast_since: float | None = None  # when bins began to come too fast
+
+    def note(self, piece: Piece, num_rows: int) -> None:
+        "Note when the last bins of a piece came."
+        if self.times:
+            self.clock += min(max(piece.arrived - self.arrived, 0.0), PAUSED)
+            due = self.due + BIN_SECONDS * max(piece.end - 1 - self.times[-1][0], 0)
+            self.due = max(min(piece.arrived, due), piece.arrived - BACKLOG)
+        else:
+            self.due = piece.arrived
+        self.arrived = piece.arrived
+        for left in range(num_rows - 1, -1, -1):
+            self.times.append((piece.end - 1 - left, self.clock, self.due - BIN_SECONDS * left))
+        if piece.cue:  # whoever has ended a sentence may be silent for as long as they like
+            self.times.clear()
+
+    def measure(self) -> float:
+        "Return the bins per second, or what is wanted if nothing speaks against it."
+        if len(self.times) < EVERY:
+            return BINS_PER_SECOND
+        first = self.times[0]
+        last = self.times[-1]
+        recent = self.times[-min(len(self.times), 2 * EVERY)]
+        rate = (last[0] - recent[0]) / max(last[2] - recent[2], 1e-3)
+        if rate > 1.7 * BINS_PER_SECOND:
+            self.fast_since = self.arrived if self.fast_since is None else self.fast_since
+            return rate if self.arrived - self.fast_since >= SETTLED else BINS_PER_SECOND
+        self.fast_since = None
+        seconds = last[1] - first[1]
+        slow = (last[0] - first[0]) / seconds if seconds > SLOW else BINS_PER_SECOND
+        return slow if slow < 0.6 * BINS_PER_SECOND else BINS_PER_SECOND
+
 # %% ../../nbs/live/sources.ipynb #99ef7452
 def name_features(mask: np.ndarray, most: int = 5) -> str:  # (C,) bool
     "Return a line that names some features by their numbers, counted from 0."
@@ -432,27 +532,83 @@ def swing_together(rows: np.ndarray) -> bool:  # (N, C) float64
     return bool(values[-2:].sum() > 0.6 * values.sum())
 
 
-# %% ../../nbs/live/sources.ipynb #ec714db9
-# bins that are judged, three seconds; and from one look to the next
-JUDGED = 150
-EVERY = 25
-# bins that may be lost, damaged or repeated by chance, besides a tenth of those that are judged
-BY_CHANCE = 10
+# %% ../../nbs/live/sources.ipynb #51bd46f8
+# of z-scores: the spread of the typical feature, and the mean of all
+SPREAD = (0.2, 3.0)
+MOST_MEAN = 1.5
+
+
+def judge_scale(rows: np.ndarray, typical: float) -> str:  # (N, C); spread of the typical feature
+    "Return what is wrong with the scale of z-scores; empty if nothing is."
+    has_negative = rows.min() < 0
+    has_both_signs = has_negative or not np.ptp(rows, axis=0).any()  # or never moves
+    has_spread = SPREAD[0] < typical < SPREAD[1]
+    if has_spread and has_both_signs and abs(rows.mean()) < MOST_MEAN:
+        return ""
+    if typical >= SPREAD[1] and has_negative and swing_together(rows):
+        return (
+            f"most features swing together, {typical:.0f} times as far as one should: hum, "
+            "movement or a loose ground; look at cables and reference"
+        )
+    suffix = "" if has_negative else ", none below 0, such as counts of spikes"
+    return (
+        f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are "
+        "expected; z-score them, or use --normalise"
+    )
+
+# %% ../../nbs/live/sources.ipynb #951a5d04
 MANY = 200  # so many features, even of one spike a second, are not all silent in one bin in ten
 # fractions of the features that may be still; of those that nearly always moved before
 STILL = 0.3
 GONE_STILL = 0.15
-# of z-scores: of the typical feature; of all
-SPREAD = (0.2, 3.0)
-MOST_MEAN = 1.5
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
-PAUSED = 0.5  # most seconds that count of a pause, when bins per second are measured
-# most seconds that bins may have waited on their way; they come at once and are no faster sender
-BACKLOG = 10.0
-# seconds that bins must come too fast; too slowly, as they also do to a busy machine
-SETTLED = 1.0
-SLOW = 3.0
-STANDS = "the numbers of the bins stand still or run back, so no bin can be decoded"
+
+
+class ValueJudge:
+    "Judges the values of the last bins, and knows which features have moved."
+
+    def __init__(self, num_features: int, zscored: bool) -> None:
+        self.zscored = zscored
+        # features whose values cannot be; few enough to go on without them
+        self.broken = np.zeros(num_features, bool)
+        self.looks = 0  # times that features were fine
+        self.moved = np.zeros(num_features)  # in which each moved
+
+    def judge(self, rows: np.ndarray) -> str:  # (N, C) float64
+        "Return what is wrong with the last bins; empty if nothing is."
+        is_full = len(rows) == JUDGED
+        far = ~(np.abs(rows) <= (FAR if self.zscored else MAX_VALUE))  # also NaN
+        broken = far.mean(0) > 0.1
+        few = broken.mean() <= GONE_STILL
+        self.broken = broken if few else np.zeros_like(broken)
+        rows = rows[:, ~self.broken]
+        valid = (np.abs(rows) <= MAX_VALUE).all(1)
+        if (~valid).sum() > max(BY_CHANCE, 0.1 * len(valid)):
+            if broken.mean() < 0.9 and not few:
+                return f"{broken.mean():.0%} of the features have NaN or enormous values"
+            return f"{1 - valid.mean():.0%} of the bins have NaN or enormous values"
+        rows = rows[valid]
+        still = np.ptp(rows, axis=0) == 0
+        if is_full and self._have_stopped(still):
+            return f"{still.mean():.0%} of the features have had the same value for 3 s"
+        repeats = len(rows) - len({row.tobytes() for row in rows + 0.0})  # without -0
+        if rows.shape[1] >= MANY and repeats > max(BY_CHANCE, 0.1 * len(rows)):
+            return f"{repeats / len(rows):.0%} of the bins are ones that came before"
+        typical = 1.0 if still.all() else float(np.median(rows.std(0)[~still]))
+        if not few and SPREAD[0] < typical < SPREAD[1]:
+            return f"{broken.mean():.0%} of the features have NaN or enormous values"
+        return judge_scale(rows, typical) if self.zscored else ""
+
+    def _have_stopped(self, still: np.ndarray) -> bool:
+        "Return whether too many features have had the same value all the time, or note which moved."
+        gone = still & (self.moved[~self.broken] > 0.9 * self.looks)
+        if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):
+            return True
+        self.looks += 1
+        self.moved[~self.broken] += ~still
+        return False
+
+# %% ../../nbs/live/sources.ipynb #ec714db9
 STARTS = 4  # starts of a sender within `JUDGED` bins that are too many
 
 
@@ -461,24 +617,21 @@ class Quality:
 
     def __init__(self, num_features: int, zscored: bool, pace: float = 1.0) -> None:
         "The decoder expects z-scores, or not; how many bins come in a second is judged at pace 1 only."
-        self.zscored = zscored
         self.pace = pace
         self.stream = 0
         self.bins: deque[np.ndarray] = deque(maxlen=JUDGED)
         self.numbers: deque[int] = deque(maxlen=JUDGED)  # of the bins of this stream
-        # of each bin since the last cue: its number, seconds without pauses, and when it was sent
-        # at the latest
-        self.times: deque[tuple[int, float, float]] = deque(maxlen=JUDGED)
-        self.clock = self.due = self.arrived = 0.0
-        self.fast_since: float | None = None  # when bins began to come too fast
+        self.rate = SendRate()
+        self.values = ValueJudge(num_features, zscored)
         # bins before each of the last starts of a sender
         self.starts: deque[int] = deque(maxlen=STARTS)
         self.count = 0  # bins so far
         self.fault = ""  # what is wrong with the last ones
-        # features whose values cannot be; few enough to go on without them
-        self.broken = np.zeros(num_features, bool)
-        self.looks = 0  # times that features were fine
-        self.moved = np.zeros(num_features)  # in which each moved
+
+    @property
+    def broken(self) -> np.ndarray:  # (C,) bool
+        "Return which features have values that cannot be; few enough to go on without them."
+        return self.values.broken
 
     @property
     def remark(self) -> str:  # empty if there is nothing to say
@@ -497,12 +650,12 @@ class Quality:
             self.numbers and piece.end < max(self.numbers) - LONGEST_GAP
         ):  # a restart, as for the bridge
             self.numbers.clear()
-            self.times.clear()
+            self.rate.times.clear()
         period = self.count // EVERY
         rows = piece.bins[-JUDGED:]
         self.bins.extend(rows)
         self.numbers.extend(range(piece.end - len(rows), piece.end))
-        self._note_times(piece, len(rows))
+        self.rate.note(piece, len(rows))
         self.count += len(piece.bins)
         if self.count // EVERY > period and len(self.bins) >= 2 * EVERY:
             self.fault = self._look()
@@ -511,107 +664,18 @@ class Quality:
     def _start(self, stream: int) -> None:
         "Forget the bins of a sender that has started again, but not which features moved."
         self.stream = stream
-        for judged in (self.bins, self.numbers, self.times):
+        for judged in (self.bins, self.numbers, self.rate.times):
             judged.clear()
         self.starts.append(self.count)
         is_often = len(self.starts) == STARTS and self.count - self.starts[0] < JUDGED
         self.fault = f"the sender has started again {STARTS} times in a moment" if is_often else ""
 
-    def _note_times(self, piece: Piece, num_rows: int) -> None:
-        "Note when bins came: the sender's numbers say how many it has sent meanwhile."
-        if self.times:
-            self.clock += min(max(piece.arrived - self.arrived, 0.0), PAUSED)
-            due = self.due + BIN_SECONDS * max(piece.end - 1 - self.times[-1][0], 0)
-            self.due = max(min(piece.arrived, due), piece.arrived - BACKLOG)
-        else:
-            self.due = piece.arrived
-        self.arrived = piece.arrived
-        for left in range(num_rows - 1, -1, -1):
-            self.times.append((piece.end - 1 - left, self.clock, self.due - BIN_SECONDS * left))
-        if piece.cue:  # whoever has ended a sentence may be silent for as long as they like
-            self.times.clear()
-
-    def _rate(self) -> float:
-        "Return how many bins the sender sends in a second, or what is wanted if nothing speaks against it."
-        wanted = 1 / BIN_SECONDS
-        if self.pace != 1 or len(self.times) < EVERY:
-            return wanted
-        first = self.times[0]
-        last = self.times[-1]
-        recent = self.times[-min(len(self.times), 2 * EVERY)]
-        seconds = max(last[2] - recent[2], 1e-3)
-        rate = (last[0] - recent[0]) / seconds
-        if rate > 1.7 * wanted:
-            self.fast_since = self.arrived if self.fast_since is None else self.fast_since
-            return rate if self.arrived - self.fast_since >= SETTLED else wanted
-        self.fast_since = None
-        seconds = last[1] - first[1]
-        slow = (last[0] - first[0]) / seconds if seconds > SLOW else wanted
-        return slow if slow < 0.6 * wanted else wanted
-
     def _look(self) -> str:
-        numbers = np.array(self.numbers)
-        gains = np.diff(np.maximum.accumulate(numbers))
-        recent = gains[-2 * EVERY:]
-        if len(recent) >= EVERY and (recent > 0).sum() < 0.1 * len(recent):
+        if fault := judge_numbers(np.array(self.numbers)):
+            return fault
+        rate = self.rate.measure() if self.pace == 1 else BINS_PER_SECOND
+        if rate < 0.5:
             return STANDS
-        gains = gains[gains > 0]
-        low, high = np.percentile(gains, (10, 90)) if len(gains) >= EVERY else (1, 1)
-        if (gains >= JUDGED).sum() > BY_CHANCE or low == high > 1:
-            return (
-                f"the numbers of the bins go up by {np.median(gains):.0f} from one to the next, 1 "
-                "wanted"
-            )
-        num_lost = int((gains[gains < JUDGED] - 1).sum())  # more at once are a gap
-        if len(numbers) >= 2 * EVERY and num_lost > max(BY_CHANCE, 0.1 * (num_lost + len(numbers))):
-            return f"{num_lost / (num_lost + len(numbers)):.0%} of the bins are lost"
-        rate = self._rate()
-        wanted = 1 / BIN_SECONDS
-        if rate < 0.5 and len(self.times) >= EVERY:
-            return STANDS
-        if rate != wanted:
-            return f"{rate:.0f} bins come in a second, {wanted:g} wanted"
-        return self._look_at_values(np.array(self.bins, float))
-
-    def _look_at_values(self, rows: np.ndarray) -> str:
-        far = ~(np.abs(rows) <= (FAR if self.zscored else MAX_VALUE))  # also NaN
-        broken = far.mean(0) > 0.1
-        few = broken.mean() <= GONE_STILL
-        self.broken = broken if few else np.zeros_like(broken)
-        rows = rows[:, ~self.broken]
-        valid = (np.abs(rows) <= MAX_VALUE).all(1)
-        if (~valid).sum() > max(BY_CHANCE, 0.1 * len(valid)):
-            if broken.mean() < 0.9 and not few:
-                return f"{broken.mean():.0%} of the features have NaN or enormous values"
-            return f"{1 - valid.mean():.0%} of the bins have NaN or enormous values"
-        rows = rows[valid]
-        still = np.ptp(rows, axis=0) == 0
-        spread = rows.std(0)
-        mean = rows.mean()
-        least = rows.min()
-        if len(self.bins) == JUDGED:
-            gone = still & (self.moved[~self.broken] > 0.9 * self.looks)
-            if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):
-                return f"{still.mean():.0%} of the features have had the same value for 3 s"
-            self.looks += 1
-            self.moved[~self.broken] += ~still
-        repeats = len(rows) - len({row.tobytes() for row in rows + 0.0})  # without -0
-        if rows.shape[1] >= MANY and repeats > max(BY_CHANCE, 0.1 * len(rows)):
-            return f"{repeats / len(rows):.0%} of the bins are ones that came before"
-        typical = 1.0 if still.all() else float(np.median(spread[~still]))
-        if not few and SPREAD[0] < typical < SPREAD[1]:
-            return f"{broken.mean():.0%} of the features have NaN or enormous values"
-        usual = SPREAD[0] < typical < SPREAD[1] and (still.all() or least < 0)
-        if not self.zscored or (usual and abs(mean) < MOST_MEAN):
-            return ""
-        if typical >= SPREAD[1] and least < 0 and swing_together(rows):
-            return (
-                f"most features swing together, {typical:.0f} times as far as one should: hum, "
-                "movement or a loose ground; look at cables and reference"
-            )
-        suffix = "" if least < 0 else ", none below 0, such as counts of spikes"
-        return (
-            f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are "
-            "expected; z-score them, or use --normalise"
-        )
-
+        if rate != BINS_PER_SECOND:
+            return f"{rate:.0f} bins come in a second, {BINS_PER_SECOND:g} wanted"
+        return self.values.judge(np.array(self.bins, float))
