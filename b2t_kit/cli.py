@@ -734,7 +734,7 @@ def convert_model(
     from b2t_kit.lm.arpa import check_model_name, describe_language_model, save_model
     from b2t_kit.lm.kenlm import read_language_model
 
-    check_model_name(out)
+    check_model_name(out, [model])
     converted_model = read_language_model(model).to_arrays()
     converted_model.verify()
     save_model(converted_model, out)

@@ -1,6 +1,7 @@
 """A command is given again while the first still works: one goes on to the end, the other waits or is refused in a line."""
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,34 @@ def test_the_second_waits(output: str, here: Path, capsys: pytest.CaptureFixture
         assert main(WAITS[output].split()) == 0
         assert f"waiting for process {process.pid} on " in capsys.readouterr().err
     assert Path(output).is_file() and not left(here)
+
+
+LISTS = "run/decode/val/nbest.jsonl"
+LOGITS = "run/decode/val/logits.hdf5"
+OVER_INPUT = {  # what is read -> commands that would write over it
+    "model.arpa": [
+        "lm build model.arpa --out model.arpa",
+        "lm build words.txt --exclude model.arpa --out model.arpa",
+        "lm convert model.arpa --out model.arpa",
+        "lm mix model.arpa model.arpa --text words.txt --out model.arpa",
+    ],
+    LISTS: [
+        f"submit --nbest {LISTS} --data data --out {LISTS}",
+        f"rescore {LISTS} --llm causal --tune --out {LISTS} --device cpu",
+    ],
+    LOGITS: [f"combine {LOGITS} other.hdf5 --out {LOGITS}"],
+}
+
+
+@pytest.mark.parametrize(
+    "name, command", [(name, one) for name, commands in OVER_INPUT.items() for one in commands]
+)
+def test_an_input_is_not_written_over(
+    name: str, command: str, here: Path, refused: Callable[..., str]
+) -> None:
+    """One line, and the input is as it was."""
+    shutil.copy(LOGITS, "other.hdf5")
+    assert f"{name}: is also read, and would be overwritten" in refused(command)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)

@@ -116,6 +116,7 @@ def average_files(
     out: str | Path,  # the file to write; it appears only when complete
 ) -> Path:
     "Write the average of files of logits, and return the path."
+    check_target(out, paths)
     return write_average([SplitLogits(Path(path), read_trials(path), None) for path in paths], out)
 
 # %% ../../nbs/decode/combine.ipynb #2624db4a

@@ -35,7 +35,7 @@ from ..lexicon.g2p import dictionary
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, choice_key
 from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
-from ..text.tables import UNNAMED, keys_of
+from ..text.tables import UNNAMED, keys_of, read_sentence
 
 # %% ../../nbs/decode/files.ipynb #68dd3f85
 def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # (P, 41) float32 or float64
@@ -163,7 +163,8 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             if attributes.keys() & {"session", "block_num", "trial_num"}:
                 place = UNNAMED, 0, number
             session = printable(attributes.get("session", place[0]))
-            truth = attributes.get("sentence_label")
+            said = attributes.get("sentence_label")
+            truth = None if said is None else read_sentence(str(said))
             try:
                 block = _whole(attributes.get("block_num", place[1]))
                 trial = _whole(attributes.get("trial_num", place[2]))

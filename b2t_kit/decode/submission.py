@@ -162,7 +162,7 @@ def submit_nbest(
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
 ) -> SubmissionCheck:
     "Submit the first sentence of each list. Raises `KitError` unless the lists are those of the test split."
-    check_target(out)
+    check_target(out, [nbest])
     if Path(nbest).suffix.lower() == ".csv":
         return write_submission(read_sentences(nbest, by_place=True), out, data, nbest)
     return write_submission(

@@ -14,7 +14,7 @@ import re
 import zlib
 from array import array as growing
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -229,13 +229,13 @@ def format_of(path: str | Path) -> str:
     return "model of this kit" if head.startswith(MAGIC.split()[0]) else "ARPA text"
 
 # %% ../../nbs/lm/arpa.ipynb #2e1fbeb4
-def check_model_name(out: str | Path) -> None:
-    "Raise `KitError` if no model can be written to this path."
+def check_model_name(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
+    "Raise `KitError` if no model can be written to this path, or if it is one of the inputs."
     if not str(out).endswith((SUFFIX, ".arpa", ".arpa.gz")):
         raise KitError(
             f"{out}: the name should end in {SUFFIX}, .arpa or .arpa.gz, which says the format"
         )
-    check_target(out)
+    check_target(out, inputs)
 
 # %% ../../nbs/lm/arpa.ipynb #2d0760ce
 def save_model(model: LanguageModel, path: str | Path) -> Path:

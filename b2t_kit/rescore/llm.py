@@ -750,9 +750,7 @@ def rescore(
 ) -> Rescoring:
     "Rescore lists, or go on where a call was killed."
     out = Path(out)
-    check_target(out)
-    if os.path.realpath(nbest) == os.path.realpath(out):
-        raise KitError(f"{out}: would replace the lists that are read; give another name")
+    check_target(out, [nbest, *([weights] if weights else [])])
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = load_weights(weights) if weights else None

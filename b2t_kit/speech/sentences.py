@@ -85,7 +85,8 @@ def build_language_model(
     memory: int | None = None,  # memory that counting may use, MB; default: what is free
 ) -> LanguageModel:
     "Train a model and write it; if that fails, nothing is written."
-    check_model_name(out)
+    words = [vocabulary] if isinstance(vocabulary, (str, Path)) else []
+    check_model_name(out, [*texts, *exclude, *words])
     if vocabulary == "dictionary":
         vocabulary = list(dictionary())
     elif isinstance(vocabulary, (str, Path)):
@@ -139,7 +140,8 @@ def mix_language_models(
     leaks: Leaks = "refuse",  # refuse a text with such sentences, or drop those lines
 ) -> LanguageModel:
     "Mix models and write the result; if that fails, nothing is written."
-    check_model_name(out)
+    sources = [model.path for model in models if model.path]
+    check_model_name(out, [*sources, text, *exclude])
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")
     guard = LeakGuard((one for source in exclude for one in scored_sentences(source)), leaks)
