@@ -51,6 +51,7 @@ class AdaptConfig:
     sure: float = 0.8  # confidence from which a word teaches, 0 to 1; 0: every word
     labelled: int = 0  # first trials of each day whose sentence is known and teaches, 0 or more; they are not scored
     steps: int = 2  # optimizer steps after a trial, at least 1
+    labelled_steps: int = 8  # the same after a trial whose sentence is known
     copies: int = 8  # rows of a step, at least 1: the trial, and recent ones of its day, each with its own noise
     recent: int = 20  # how many recent trials of the day take part, at least 1
     lr: float | None = None  # learning rate of AdamW; None: 3e-5 for a patch embedding, 3e-4 for a day layer
@@ -65,6 +66,7 @@ class AdaptConfig:
             "sure": (0, 1),
             "labelled": (0, 10_000),
             "steps": (1, 1000),
+            "labelled_steps": (1, 1000),
             "copies": (1, 10_000),
             "recent": (1, 10_000),
             "lr": (0, 1000),
@@ -167,6 +169,7 @@ class Lesson:
     "A trial, and what it teaches."
     features: np.ndarray  # (T, C) float32
     stretches: tuple[Stretch, ...]
+    is_known: bool = False  # what was said is known, and not decoded
 
 
 def first_of_each_day(recordings: Recordings, order: Sequence[int], count: int) -> set[int]:
@@ -211,6 +214,7 @@ class Learner:
             augment=replace(config.augment, white_noise=adapt.noise, offset=adapt.offset),
             model=config.model.for_adaptation(adapt.masks, adapt.mask_share),
         )
+        self.lessons = deque[Lesson](maxlen=adapt.recent)  # of this day, the latest last
 
     def begin(self, session: str) -> None:
         "Take the weights that evaluation uses for a session, and a new optimizer."
@@ -227,6 +231,14 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
         )
+
+    def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
+        "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
+        lost = self.decoder.config.model.framing.of(bins) - frames
+        lead = lost if self.config.augment.causal_smoothing else lost // 2
+        first = stretch.first + lead if stretch.first else 0
+        end = stretch.end + (lost if stretch.end == frames else lead)
+        return Stretch(first, end, stretch.labels)
 
     def loss(self, batch: Batch, lessons: Sequence[Lesson]) -> torch.Tensor:
         "Return the mean CTC loss of the rows' stretches, with the augmentation of adaptation."
@@ -279,6 +291,26 @@ class Learner:
         self.optimizer.zero_grad()
         return is_finite
 
+    def rows(self, key: tuple[Any, ...]) -> list[Lesson]:
+        "Return the latest lesson, and others of the day as they are drawn."
+        drawn = np.random.default_rng(fold_seed(0, *key)).integers(
+            len(self.lessons), size=self.adapt.copies - 1
+        )
+        return [self.lessons[-1], *(self.lessons[index] for index in drawn)]
+
+    def learn(self, lesson: Lesson, place: tuple[str, int, int]) -> str:
+        "Take the steps after a trial; return what was done."
+        if not lesson.stretches:
+            return "without a step (no word is sure)"
+        self.lessons.append(lesson)
+        steps = self.adapt.labelled_steps if lesson.is_known else self.adapt.steps
+        for number in range(steps):
+            key = ("adapt", *place, number)
+            if not self.step(self.rows(key), key):
+                self.lessons.pop()
+                return "without a step (gradient not finite)"
+        return "with a step"
+
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
         state = dict[str, torch.Tensor]()
@@ -329,7 +361,6 @@ class AdaptingDecoder(Learner):
             range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number)
         )
         self.known = first_of_each_day(recordings, self.order, adapt.labelled)
-        self.lessons = deque[Lesson](maxlen=adapt.recent)  # of this day, the latest last
         self.session = ""
         self.enter(infos[self.order[0]].session)
 
@@ -350,33 +381,6 @@ class AdaptingDecoder(Learner):
             self.lessons.clear()  # other electrodes were heard
         self.session = session
 
-    def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
-        "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
-        lost = self.decoder.config.model.framing.of(bins) - frames
-        lead = lost if self.config.augment.causal_smoothing else lost // 2
-        first = stretch.first + lead if stretch.first else 0
-        end = stretch.end + (lost if stretch.end == frames else lead)
-        return Stretch(first, end, stretch.labels)
-
-    def rows(self, key: tuple[Any, ...]) -> list[Lesson]:
-        "Return the latest lesson, and others of the day as they are drawn."
-        drawn = np.random.default_rng(fold_seed(0, *key)).integers(
-            len(self.lessons), size=self.adapt.copies - 1
-        )
-        return [self.lessons[-1], *(self.lessons[index] for index in drawn)]
-
-    def learn(self, lesson: Lesson, place: tuple[str, int, int]) -> str:
-        "Take the steps after a trial; return what was done."
-        if not lesson.stretches:
-            return "without a step (no word is sure)"
-        self.lessons.append(lesson)
-        for number in range(self.adapt.steps):
-            key = ("adapt", *place, number)
-            if not self.step(self.rows(key), key):
-                self.lessons.pop()
-                return "without a step (gradient not finite)"
-        return "with a step"
-
     def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
         "Decode one trial, then learn from it; return its record, and the logits (P, 41) from before the step."
         info = self.recordings.infos[index]
@@ -395,7 +399,8 @@ class AdaptingDecoder(Learner):
         stretches = [self.in_training(one, len(logits), len(features)) for one in stretches]
         stretches = [one for one in stretches if one.fits]
         if sentence or index in self.known:
-            outcome = self.learn(Lesson(features, tuple(stretches)), key)
+            lesson = Lesson(features, tuple(stretches), index in self.known)
+            outcome = self.learn(lesson, key)
         else:
             outcome = NO_WORDS
         record: dict[str, Any] = {"place": list(key), "sentence": sentence, "done": outcome}

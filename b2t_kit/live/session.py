@@ -494,7 +494,9 @@ def expect_words(decoder: StreamDecoder, text: str) -> None:
 MOST_CUES = 20
 MOST_WAITING_EACH = 5
 MOST_CALM = 1.0  # seconds, of the dial on a page
-REQUESTS = ("cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete")
+REQUESTS = (
+    "cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete", "morning"
+)
 # takes a line, and whether it is about something that was refused
 Answer = Callable[[str, bool], None]
 
@@ -508,6 +510,7 @@ class LiveSession(JudgedSession):
         super().__init__(decoder, source, watchers)
         self.says = hasattr(source, "say")
         self.keeper: Any = None  # a `Keeper`, which is also among the watchers
+        self.adaptation: Any = None  # a `LiveAdaptation`, which is also among the watchers
         self.marks = dict[int, SentenceMark]()  # the last one of each sentence
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.worker = ThreadPoolExecutor(1, "hotword")
@@ -526,6 +529,7 @@ class LiveSession(JudgedSession):
             what not in REQUESTS
             or (what == "say" and not self.says)
             or (what[:4] == "keep" and not self.keeper)
+            or (what == "morning" and not self.adaptation)
         ):
             raise KitError(f"'{printable(what[:20])}': cannot be asked of this session")
         if what == "stop":
@@ -535,6 +539,8 @@ class LiveSession(JudgedSession):
         elif what.startswith("keep"):
             (self.keeper.stop if what == "keep-stop" else self.keeper.delete)()
             self.note(self.keeper.line)
+        elif what == "morning":
+            self.note(self.adaptation.undo())
         elif self.state.ended:
             raise KitError("the session has ended; nothing can be asked of it")
         elif what == "calm":

@@ -335,11 +335,18 @@ class SentenceDecoder:
         self.bins = 0
         self.logits = np.empty((0, len(PHONEMES)), np.float32)  # calibrated, of the last sentence
         self.expected_loss = 0.0  # nats a phoneme on validation, where that is known
+        self.next_steps: FrameSteps | None = None  # of the next sentence; None: as of this one
         self._open = False
         self._stream = search.stream()
 
+    def renew(self, model: torch.nn.Module) -> None:  # with the layer of the day alone
+        "Decode with these weights from the next sentence on."
+        steps = self.decoder.config.model.stream(model.cpu().eval())
+        self.next_steps = CalibratedSteps(steps, self.temperature)
+
     def start(self) -> None:
         "Begin a sentence; bins of one that has not ended are dropped."
+        self.steps = self.next_steps or self.steps
         self.windows.start()
         self.steps.start()
         self._stream = self.search.stream(self._stream)
