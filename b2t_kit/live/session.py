@@ -6,9 +6,9 @@
 __all__ = ['DISBELIEF', 'PATIENCE', 'UNSURE', 'UNEXPLAINED', 'BESIDE', 'JUDGED_WORDS', 'FEWEST_WORDS', 'MOST_LACKING', 'HARDLY',
            'NOT', 'PLAIN', 'MOST_HOTWORDS', 'TYPE_A_WORD', 'MOST_CUES', 'MOST_WAITING_EACH', 'MOST_CALM', 'REQUESTS',
            'Answer', 'REASONS', 'ALARMS', 'PHONEMES_A_SENTENCE', 'Status', 'SessionState', 'stream_status', 'Moment',
-           'Watcher', 'PlainSession', 'Heard', 'heard_words', 'unknown_words', 'known_sounds', 'Belief',
-           'JudgedSession', 'SentenceMark', 'plain_text', 'expect_words', 'LiveSession', 'Terminal', 'say_lines',
-           'open_decoder']
+           'Watcher', 'PlainSession', 'Heard', 'without_silence', 'phoneme_cost', 'heard_words', 'unknown_words',
+           'known_sounds', 'Belief', 'JudgedSession', 'SentenceMark', 'plain_text', 'expect_words', 'LiveSession',
+           'Terminal', 'say_lines', 'open_decoder']
 
 # %% ../../nbs/live/session.ipynb #ba661ecb
 import math
@@ -258,15 +258,26 @@ class Heard:
     phonemes: int  # of the word
 
 
+def without_silence(logits: np.ndarray) -> torch.Tensor:  # (P, 41), calibrated; (P, 40)
+    "Return log-probabilities in which silence is the blank."
+    rows = torch.log_softmax(torch.from_numpy(logits), 1)
+    rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
+    return rows[:, :SILENCE]
+
+
+def phoneme_cost(rows: torch.Tensor, phonemes: Sequence[int]) -> float:  # (P, 40)
+    "Return the nats that frames need to be these phonemes, by CTC."
+    lengths = torch.tensor([len(rows)]), torch.tensor([len(phonemes)])
+    return float(ctc_loss(rows[:, None], torch.tensor([phonemes]), *lengths, reduction="sum"))
+
+
 def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
     "Return what was heard of each word of the sentence that has just ended; nothing of a decoder without a network."
     if not len(getattr(decoder, "logits", ())):
         return ()
     windows = decoder.windows
     search = decoder.search
-    rows = torch.log_softmax(torch.from_numpy(decoder.logits), 1)
-    rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
-    rows = rows[:, :SILENCE]
+    rows = without_silence(decoder.logits)
     start = 0
     found = list[Heard]()
     names = search.lexicon.names
@@ -277,9 +288,8 @@ def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
         forms = [
             [one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())
         ]
-        costs = [(float(ctc_loss(span[:, None], torch.tensor([form]), torch.tensor([len(span)]),
-                                 torch.tensor([len(form)]), reduction="sum")), len(form))
-                 for form in forms if 0 < len(form) <= len(span)]
+        fitting = [form for form in forms if 0 < len(form) <= len(span)]
+        costs = [(phoneme_cost(span, form), len(form)) for form in fitting]
         cost, phonemes = min(costs, default=(0.0, 1))
         sounds = ("" if names != PHONEMES else " ").join(
             names[one] for one in collapse(span.argmax(1).tolist())
