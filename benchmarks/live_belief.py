@@ -1,0 +1,165 @@
+"""What a live session believes of healthy and faulty streams that nothing was chosen on, faster than real time.
+
+    python benchmarks/live_belief.py DIR [--worlds easy middle ...] [--kinds "sign flipped" ...]
+
+Each world is a simulated participant of its own with a small GRU trained on it, in DIR; both are made once, in 5 to 10
+minutes on one idle core. Its validation sentences are heard as they are and with each fault; what was heard of each
+word is kept in DIR/WORLD/heard.json, and judged from there, so that limits can be tried without decoding again. The
+tables: what `Belief` says by sentence, and which words are dotted or marked.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from live_faults import KINDS, load
+from rapidfuzz.distance import Levenshtein
+
+from b2t_kit.all import open_task
+from b2t_kit.core.files import load_json, save_json
+from b2t_kit.live.session import UNSURE, Belief, Heard, heard_words, open_decoder, unknown_words
+from b2t_kit.live.stream import StreamConfig, StreamDecoder
+from b2t_kit.simulate.recordings import STRICT, SimulateConfig, simulate
+from b2t_kit.speech.recipes import tiny
+from b2t_kit.speech.train import train_decoder
+from b2t_kit.text.phonemes import normalise
+
+SIMPLE = SimulateConfig(sessions=2, trials=160, bins_per_phoneme=18)
+COUPLED = replace(STRICT, sessions=4, trials=160, bins_per_phoneme=16)
+WORLDS = {  # settings of the recordings, and steps of training
+    "easy": (replace(SIMPLE, seed=31, difficulty=0.3), 220),
+    "middle": (replace(SIMPLE, seed=32, difficulty=0.65), 220),
+    "hard": (replace(SIMPLE, seed=33, difficulty=1.0), 220),
+    "weak": (replace(SIMPLE, seed=34, difficulty=1.0), 110),
+    "strict": (replace(COUPLED, seed=35), 400),
+    "strict, weak": (replace(COUPLED, seed=36), 250),
+}
+FAULTS = (
+    "other participant",
+    "sign flipped",
+    "channels permuted",
+    "channels shifted by one",
+    "offset of 1.4",
+    "noise only",
+    "arrays swapped",
+    "kinds swapped",
+)
+SENTENCES = 14  # with each fault
+
+
+def prepare(folder: Path, name: str) -> None:
+    "Simulate a participant and a stranger, and train a decoder, unless they are there."
+    config, steps = WORLDS[name]
+    if not (folder / "data").is_dir():
+        simulate(folder / "data", config, progress=False)
+    if not (folder / "stranger").is_dir():
+        stranger = replace(config, seed=config.seed + 50, sessions=1, trials=80)
+        simulate(folder / "stranger", stranger, progress=False)
+    if not (folder / "run").is_dir():
+        run = tiny()
+        train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
+        run = replace(run, train=train)
+        task = open_task(run, folder / "data")
+        train_decoder(task, run, folder / "run")
+        task.close()
+
+
+def hear(decoder: StreamDecoder, bins: np.ndarray, said: str) -> dict[str, Any]:
+    "Decode a sentence; return its words, what was heard of each, and which are right."
+    decoder.push(bins)
+    final = decoder.cue()[-1]
+    words = [word for word, _ in final.words]
+    meant = normalise(said).split()
+    same = [block for block in Levenshtein.opcodes(words, meant) if block.tag == "equal"]
+    right = {at for block in same for at in range(block.src_start, block.src_end)}
+    return {
+        "said": len(meant),
+        "errors": Levenshtein.distance(words, meant),
+        "words": words,
+        "sure": [sure for _, sure in final.words],
+        "right": [at in right for at in range(len(words))],
+        "heard": [asdict(one) for one in heard_words(decoder, final)],
+    }
+
+
+def hear_world(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
+    "Hear the validation sentences of the last day with each fault."
+    day, trials = load(folder / "data")
+    _, others = load(folder / "stranger", None)
+    foreign = np.concatenate([bins for bins, _ in others])
+    decoder = open_decoder(
+        folder / "run",
+        day,
+        exclude=tuple(said for _, said in trials),
+        config=StreamConfig(end_silence=0),
+    )
+    found: dict[str, Any] = {"expected": decoder.expected_loss}
+    with decoder:
+        for name in kinds:
+            kind = KINDS[name]
+            found[name] = []
+            start = 0
+            for bins, said in trials if kind.well else trials[:SENTENCES]:
+                rows = np.resize(np.roll(foreign, -start, 0), bins.shape) if kind.foreign else bins
+                faulty = [kind.values(row[None], start + at) for at, row in enumerate(rows)]
+                found[name].append(hear(decoder, np.concatenate(faulty).astype(np.float32), said))
+                start += len(bins)
+    return found
+
+
+def verdicts(sentences: Sequence[dict[str, Any]], expected: float) -> Counter[str]:
+    "Count what is believed of the sentences, one after the other."
+    belief = Belief(expected)
+    said = [belief.add([Heard(**one) for one in each["heard"]]) for each in sentences if each["words"]]
+    return Counter(one or "believed" for one in said)
+
+
+def certainty(sentences: Sequence[dict[str, Any]]) -> str:
+    "Return how many undotted words are right, and how many right and wrong words are marked."
+    right = np.concatenate([each["right"] for each in sentences]).astype(bool)
+    sure = np.concatenate([each["sure"] for each in sentences])
+    marks = [unknown_words([Heard(**one) for one in each["heard"]]) for each in sentences]
+    marked = np.array([bool(one) for each in marks for one in each])
+    plain = (sure >= UNSURE) & ~marked
+    cells = (plain[right].mean(), right[plain].mean(), marked[right].mean(), marked[~right].mean())
+    return f"{len(right)} | " + " | ".join(f"{100 * cell:.1f} %" for cell in cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--worlds", nargs="*", default=list(WORLDS))
+    parser.add_argument("--kinds", nargs="*", default=["no fault", *FAULTS])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for name in options.worlds:
+        folder = options.folder / name
+        prepare(folder, name)
+        file = folder / "heard.json"
+        if not file.is_file():
+            save_json(file, hear_world(folder, options.kinds))
+        found[name] = load_json(file)
+    print("| world | stream | words wrong | believed | unsure | untrusted | no words |")
+    print("|---|---|--:|--:|--:|--:|--:|")
+    for name, world in found.items():
+        for kind in (kind for kind in world if kind != "expected"):
+            sentences = world[kind]
+            wrong = sum(each["errors"] for each in sentences) / sum(each["said"] for each in sentences)
+            counts = verdicts(sentences, world["expected"])
+            cells = [counts["believed"], counts["unsure"], counts["untrusted"]]
+            silent = len(sentences) - sum(cells)
+            print(f"| {name} | {kind} | {wrong:.0%} |", *[f"{cell} |" for cell in (*cells, silent)])
+    print("\n| world | words | right ones undotted | undotted ones right | right ones marked | wrong ones marked |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, world in found.items():
+        print(f"| {name} | {certainty(world['no fault'])} |")
+
+
+if __name__ == "__main__":
+    main()
