@@ -38,6 +38,8 @@ WORLDS = {  # settings of the recordings, and steps of training
     "weak": (replace(SIMPLE, seed=34, difficulty=1.0), 110),
     "strict": (replace(COUPLED, seed=35), 400),
     "strict, weak": (replace(COUPLED, seed=36), 250),
+    "weaker": (replace(SIMPLE, seed=37, difficulty=1.0), 90),
+    "weak, unseen": (replace(SIMPLE, seed=38, difficulty=1.0), 100),
 }
 FAULTS = (
     "other participant",

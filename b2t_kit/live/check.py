@@ -85,9 +85,10 @@ def costs_of(
     patches = windows.push(torch.from_numpy(rows)) + windows.finish()
     if len(patches) <= len(phonemes):
         return np.full(len(ways), np.inf)
+    padding = np.arange(bins.shape[1], patches[0].shape[1])  # up to the width of the network
     costs = []
     for way in ways:  # smoothing is the same for every channel, so it can come first
-        order = torch.from_numpy(np.append(way.order, range(len(way.order), patches[0].shape[1])))
+        order = torch.from_numpy(np.append(way.order, padding))
         steps.start()
         logits = [steps.frame(way.sign * patch[:, order])[:num_classes] for patch in patches]
         frames = without_silence(decoder.order.columns(np.array(logits)))
