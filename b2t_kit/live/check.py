@@ -65,7 +65,11 @@ def ways_to_come(num_features: int) -> list[Way]:
 # %% ../../nbs/live/check.ipynb #6da44c7e
 def known_phonemes(sentence: str) -> list[int]:
     "Return the phonemes of a sentence, without silences; raise `KitError` if it has none."
-    phonemes = [label for label in to_ids(sentence_to_phonemes(sentence)) if label != SILENCE]
+    try:
+        labels = to_ids(sentence_to_phonemes(sentence))
+    except KitError as error:
+        raise KitError(f"check_sentence: {error}") from None
+    phonemes = [label for label in labels if label != SILENCE]
     if not phonemes:
         raise KitError("check_sentence: has no words; give the sentence that will be said first")
     return phonemes
@@ -197,3 +201,8 @@ class KnownSentence:
 
         self.thread = threading.Thread(target=check, name="known sentence", daemon=True)
         self.thread.start()
+
+    def wait(self, seconds: float = 5.0) -> None:
+        "Wait for the last check, which may be told after the session has ended."
+        if self.thread:
+            self.thread.join(seconds)

@@ -197,7 +197,8 @@ class Live(LiveOptions):
             known_phonemes(self.check_sentence)
         report_progress("preparing the decoder")
         session = open_session(self, source, data)
-        session.watchers.append(KnownSentence(session, self.check_sentence))
+        known = KnownSentence(session, self.check_sentence)
+        session.watchers.append(known)
         if self.keep:
             keep_all(self, session, self.keep)
         with (
@@ -214,6 +215,7 @@ class Live(LiveOptions):
             try:
                 session.run()
             finally:
+                known.wait()
                 if session.keeper:
                     session.keeper.stop()
                 print_end(session)
