@@ -21,7 +21,7 @@ from ..data.dataset import BIN_SECONDS, RunningNorm
 from ..lexicon.g2p import sentence_to_phonemes
 from .session import DISBELIEF, LiveSession, Moment, phoneme_cost, without_silence
 from .stream import CalibratedSteps, StreamDecoder, Windows, steps_on
-from ..text.phonemes import SILENCE, to_ids
+from ..text.phonemes import PHONEMES, SILENCE, to_ids
 
 # %% ../../nbs/live/check.ipynb #3074d338
 ARRAY = 64  # electrodes
@@ -158,6 +158,9 @@ class KnownSentence:
         "The first sentence is known; empty: none is, until one is marked."
         self.session = session
         self.sentence = sentence
+        self.is_english = session.decoder.search.lexicon.names == PHONEMES
+        if sentence and not self.is_english:
+            raise KitError("check_sentence: is for decoders of English phonemes; leave it out")
         self.rows: deque[np.ndarray] = deque(maxlen=round(KEPT_SECONDS / BIN_SECONDS))
         self.taken = 0  # bins so far
         self.finals = 0
@@ -174,7 +177,9 @@ class KnownSentence:
                 if moment.doubt in ("", DISBELIEF):
                     self._finish(update.began, update.bins, update.sentence)
         mark = moment.mark
-        if mark and mark.verdict in ("right", "corrected") and mark.number in self.finished:
+        if not (self.is_english and mark and mark.number in self.finished):
+            return
+        if mark.verdict in ("right", "corrected"):
             bins, words = self.finished[mark.number]
             self._check(bins, mark.text or words, is_asked=False)
 
