@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['MOST_WAITING', 'REPAIRS', 'LONGEST_GAP', 'GIVE_UP', 'ASLEEP', 'SHORTEST', 'MOST_PIECES', 'MOST_BYTES', 'JUDGED',
            'EVERY', 'BY_CHANCE', 'STANDS', 'PAUSED', 'BACKLOG', 'SETTLED', 'SLOW', 'BINS_PER_SECOND', 'SPREAD',
-           'MOST_MEAN', 'MANY', 'STILL', 'GONE_STILL', 'FAR', 'STARTS', 'Piece', 'LiveSource', 'play',
-           'RecordingSource', 'ParticipantSource', 'count_repairs', 'count_refusal', 'Gaps', 'Bridge', 'Inbox',
-           'judge_numbers', 'SendRate', 'name_features', 'swing_together', 'judge_scale', 'ValueJudge', 'Quality']
+           'MOST_MEAN', 'MANY', 'STILL', 'GONE_STILL', 'FAR', 'DRIFTING', 'DRIFTED', 'LOOKS', 'STARTS', 'Piece',
+           'LiveSource', 'play', 'RecordingSource', 'ParticipantSource', 'count_repairs', 'count_refusal', 'Gaps',
+           'Bridge', 'Inbox', 'judge_numbers', 'SendRate', 'name_features', 'swing_together', 'judge_scale',
+           'ValueJudge', 'Quality']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
 import queue
@@ -562,6 +563,10 @@ MANY = 200  # so many features, even of one spike a second, are not all silent i
 STILL = 0.3
 GONE_STILL = 0.15
 FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
+# standard deviations of the features' means over ten seconds: that are remarked, and too many
+DRIFTING = 0.5
+DRIFTED = 1.0
+LOOKS = 20  # of half a second
 
 
 class ValueJudge:
@@ -573,6 +578,13 @@ class ValueJudge:
         self.broken = np.zeros(num_features, bool)
         self.looks = 0  # times that features were fine
         self.moved = np.zeros(num_features)  # in which each moved
+        self.start()
+
+    def start(self) -> None:
+        "Forget where the features were."
+        self.num_means = 0  # looks that the means are of
+        self.means = np.zeros_like(self.moved)  # of each feature, newer bins count more
+        self.drift = 0.0  # of the typical feature from 0; 0 until the means are of `LOOKS`
 
     def judge(self, rows: np.ndarray) -> str:  # (N, C) float64
         "Return what is wrong with the last bins; empty if nothing is."
@@ -597,7 +609,25 @@ class ValueJudge:
         typical = 1.0 if still.all() else float(np.median(rows.std(0)[~still]))
         if not few and SPREAD[0] < typical < SPREAD[1]:
             return f"{broken.mean():.0%} of the features have NaN or enormous values"
-        return judge_scale(rows, typical) if self.zscored else ""
+        if not self.zscored:
+            return ""
+        self._note_means(rows[-EVERY:].mean(0))
+        return judge_scale(rows, typical) or self._judge_drift()
+
+    def _note_means(self, means: np.ndarray) -> None:
+        self.num_means += 1
+        good = ~self.broken
+        self.means[good] += (means - self.means[good]) / min(self.num_means, LOOKS // 2)
+        is_long = self.num_means >= LOOKS
+        self.drift = float(np.sqrt(np.square(self.means[good]).mean())) if is_long else 0.0
+
+    def _judge_drift(self) -> str:
+        if self.drift < DRIFTED:
+            return ""
+        return (
+            f"the features have drifted by {self.drift:.1f} standard deviations, up or down: "
+            "z-score them again"
+        )
 
     def _have_stopped(self, still: np.ndarray) -> bool:
         "Return whether too many features have had the same value all the time, or note which moved."
@@ -636,11 +666,11 @@ class Quality:
     @property
     def remark(self) -> str:  # empty if there is nothing to say
         "Return what is wrong, but no reason to stop."
-        return (
-            f"without {name_features(self.broken)}, whose values cannot be"
-            if self.broken.any()
-            else ""
-        )
+        if self.broken.any():
+            return f"without {name_features(self.broken)}, whose values cannot be"
+        if self.values.drift >= DRIFTING:
+            return "but the features drift: z-score them again soon"
+        return ""
 
     def take(self, piece: Piece) -> str:  # what is wrong; empty if nothing is
         "Look at the next bins."
@@ -666,6 +696,7 @@ class Quality:
         self.stream = stream
         for judged in (self.bins, self.numbers, self.rate.times):
             judged.clear()
+        self.values.start()
         self.starts.append(self.count)
         is_often = len(self.starts) == STARTS and self.count - self.starts[0] < JUDGED
         self.fault = f"the sender has started again {STARTS} times in a moment" if is_often else ""

@@ -78,6 +78,8 @@ class LiveOptions(Speaks, ReadsRun, HasSettings):
     # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME[/MARKERS[/TEXT]] as in LSL, or
     # redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
     source: Annotated[str | None, arg(metavar="SOURCE"), UNSET] = None
+    # a sentence that will be said first: tells whether the channels come in the right order
+    check_sentence: Annotated[str, arg(metavar="TEXT")] = ""
     # file, or environment variable, with the password of a Redis server
     password: Annotated[str, arg(metavar="FILE|$NAME")] = ""
     page: bool = False  # show a page for a browser instead of lines of text
@@ -194,6 +196,7 @@ class Live(LiveOptions):
 
     def act(self) -> int:
         from b2t_kit.devices.select import open_device
+        from b2t_kit.live.check import KnownSentence, known_phonemes
         from b2t_kit.live.keep import check_folder
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import say_lines
@@ -206,8 +209,12 @@ class Live(LiveOptions):
         socket = listen(self.host, self.port) if self.page else None
         if self.keep:
             check_folder(self.keep)
+        if self.check_sentence:
+            known_phonemes(self.check_sentence)
         report_progress("preparing the decoder")
         session = open_session(self, source, data)
+        known = KnownSentence(session, self.check_sentence)
+        session.watchers.append(known)
         if self.keep:
             keep_all(self, session, self.keep)
         with (
@@ -227,6 +234,7 @@ class Live(LiveOptions):
             try:
                 session.run()
             finally:
+                known.wait()
                 if session.keeper:
                     session.keeper.stop()
                 print_end(session)
