@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['SHOWN_BINS', 'IN_FEED', 'ROWS', 'CLIP', 'NO_WORDS', 'LOOPBACK', 'EVERYWHERE', 'PAGES', 'STREAMS', 'LISTENER',
            'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE', 'PULSE', 'QUIET', 'GONE', 'EACH', 'DRAWN', 'TRY_LATER',
-           'SILENT', 'REDRAWN', 'colour_bytes', 'HeatMap', 'Reader', 'words_entry', 'sentence_entry', 'marked_entry',
-           'Feed', 'page', 'listen', 'url_host', 'split_origin', 'Entrance', 'about_session', 'read_request',
-           'handle_message', 'PageStreams', 'PageServer', 'heat_map_image', 'session_html', 'Widget', 'watch']
+           'SILENT', 'REDRAWN', 'colour_bytes', 'HeatMap', 'Reader', 'word_choices', 'words_entry', 'sentence_entry',
+           'marked_entry', 'Feed', 'page', 'listen', 'url_host', 'split_origin', 'Entrance', 'about_session',
+           'read_request', 'handle_message', 'PageStreams', 'PageServer', 'heat_map_image', 'session_html', 'Widget',
+           'watch']
 
 # %% ../../nbs/live/page.ipynb #c3d4ed51
 import asyncio
@@ -24,9 +25,10 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -92,6 +94,28 @@ class Reader:
         "Return the answers that its page was not told yet."
         return [self.answers.popleft() for _ in range(len(self.answers))]
 
+# %% ../../nbs/live/page.ipynb #3e8a15fc
+def word_choices(sentence: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+    "Return what else words of a sentence may be: pairs of its words and those of an alternative."
+    choices = dict[tuple[str, str], None]()  # in order, each once
+    for other in others if sentence else ():
+        words = other.split()
+        matcher = SequenceMatcher(None, sentence, words, autojunk=False)
+        for kind, start, end, first, last in matcher.get_opcodes():
+            before = [*sentence[start:end]]
+            after = words[first:last]
+            if kind == "insert":  # a word more needs one to be touched
+                neighbour = sentence[max(start - 1, 0)]
+                before = [neighbour]
+                after = [neighbour, *after] if start else [*after, neighbour]
+            if kind == "equal":
+                continue
+            if len(before) == len(after):
+                choices |= dict.fromkeys(zip(before, after))
+            else:
+                choices[" ".join(before), " ".join(after)] = None
+    return [*choices]
+
 # %% ../../nbs/live/page.ipynb #b86d40c7
 NO_WORDS: dict[str, Any] = {
     "words": None,
@@ -121,6 +145,7 @@ def sentence_entry(number: int, moment: Moment, update: Update) -> dict[str, Any
         "said": moment.said,
         "words": update.words,
         "others": update.alternatives,
+        "choices": word_choices([word for word, _ in update.words], update.alternatives),
         "reason": REASONS.get(update.reason, update.reason),
         "doubt": moment.doubt,
         "unsure": moment.unsure,
@@ -211,7 +236,11 @@ class Feed:
 def page() -> tuple[str, dict[str, str]]:
     "Return the page, and its headers, which allow only its own script and style."
     folder = Path(__file__).parent if "__file__" in globals() else Path("../../b2t_kit/live")
-    text = (folder / "page.html").read_text(encoding="utf-8")
+
+    def part(name: str) -> str:
+        return (folder / "web" / name).read_text(encoding="utf-8")
+
+    text = re.sub(r"\{\{(.+?)\}\}", lambda match: part(match[1]), part("page.html"))
     hashes = {}
     for tag in ("script", "style"):
         match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
