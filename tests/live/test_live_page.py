@@ -548,6 +548,57 @@ def test_a_correction_by_touching_words(browser) -> None:
 
 
 @browser_needed
+def test_by_keyboard_alone(browser) -> None:
+    """A word is corrected, and a sentence in the list marked twice, without a pointer."""
+    from selenium.webdriver.common.keys import Keys
+
+    session, kept = quiet_session(), Marks()
+    session.watchers.append(kept)
+
+    def focused(attribute: str = "textContent") -> str:
+        return browser.switch_to.active_element.get_property(attribute)
+
+    def keys(*pressed: str) -> None:
+        for one in pressed:
+            browser.switch_to.active_element.send_keys(one)
+
+    def tab_to(name: str) -> None:
+        for _ in range(40):
+            keys(Keys.TAB)
+            if name in (focused(), focused("id"), focused("ariaLabel")):
+                return
+        raise AssertionError(f"no way to {name} by Tab")
+
+    with PageServer(session, port=0) as server:
+        browser.get(server.listener_url)
+        browser.execute_script(VOICE)
+        say(server, "bring", "my", "glass", others=("bring my class",))
+        shows(browser, words="bring my glass")
+        tab_to("fix")
+        keys(Keys.ENTER)
+        assert focused() == "bring"
+        tab_to("glass")
+        keys(Keys.SPACE)
+        tab_to("class")
+        keys(Keys.ENTER)
+        assert focused() == "class"  # the word in its new place
+        tab_to("correct-do")
+        keys(Keys.ENTER)
+        until(lambda: kept.marks == [SentenceMark(1, "corrected", "bring my class")])
+        assert focused("id") == "fix"
+        tab_to("open")
+        keys(Keys.ENTER)
+        until(lambda: texts(browser, "#sentences .corrected .sentence"))
+        tab_to("“bring my class” is wrong")
+        keys(Keys.ENTER)
+        until(lambda: texts(browser, "#sentences .wrong .sentence"))
+        keys(Keys.ENTER)  # the focus has stayed
+        until(lambda: not texts(browser, "#sentences .wrong .sentence"))
+        keys(Keys.ESCAPE)
+        assert focused("id") == "open"
+
+
+@browser_needed
 def test_words_of_ones_own_without_the_decoder(browser) -> None:
     """Anything that is typed is spoken, also when the session has ended; phrases are buttons, and
     own ones are kept when the page is loaded again, like the voice, its speed and whether finished

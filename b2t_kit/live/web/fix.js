@@ -17,7 +17,7 @@ function replaceWords(index, count, text) {
   words.splice(index, count, ...text.split(" ").filter(Boolean));
   find("correct-text").value = words.join(" ");
   touched = text ? index : -1;
-  showFix();
+  showFix(index);
 }
 
 function typeWord(index) {  // the word selected in the sentence, to be typed over
@@ -28,17 +28,17 @@ function typeWord(index) {  // the word selected in the sentence, to be typed ov
   find("correct-text").setSelectionRange(start, start + words[index].length);
 }
 
-function showFix() {
+function showFix(focused = -1) {  // the word that has the focus, of whoever has a keyboard
   const words = fixWords();
   find("fix-words").replaceChildren(...words.map((word, index) => {
     const button = make("button", word, {type: "button", onclick: () => {
       touched = touched === index ? -1 : index;
-      showFix();
-      find("fix-words").children[index].focus();
+      showFix(index);
     }});
     button.setAttribute("aria-pressed", String(index === touched));
     return button;
   }));
+  if (focused >= 0) find("fix-words").children[Math.min(focused, words.length - 1)]?.focus();
   find("fix-options").replaceChildren();
   if (touched < 0 || touched >= words.length) return;
   const options = new Map(alternativesAt(words, touched).map(one => [one.join(), one]));
@@ -60,7 +60,7 @@ function openFix(one, index = -1) {  // the sentence as it is, to be changed
     make("button", text, {type: "button", onclick: () => correct(text, isAloud())})));
   showFix();
   find("fixing").showModal();
-  if (index >= 0) find("fix-words").children[index].focus();
+  find("fix-words").children[Math.max(index, 0)]?.focus();
 }
 
 function correct(text, aloud) {

@@ -106,8 +106,11 @@ function showSentence(one) {  // in the place of one of its number: marked, or c
   if (remarks) item.append(make("small", remarks));
   item.dataset.number = one.number;
   const known = find("sentences").querySelector(`[data-number="${one.number}"]`);
+  const buttons = known ? [...known.querySelectorAll("button")] : [];
+  const pressed = buttons.indexOf(document.activeElement);
   if (known) known.replaceWith(item);
   else find("sentences").prepend(item);
+  if (pressed >= 0) item.querySelectorAll("button")[pressed].focus();  // of whoever has a keyboard
   while (find("sentences").children.length > MOST) find("sentences").lastChild.remove();
   if (!known && !first && one.text && !one.doubt) announce(one.text);
 }
@@ -136,8 +139,8 @@ function fit() {  // the listener's words as large as they fit; else the newest 
   stage.scrollTop = stage.scrollHeight;
 }
 
-const OF_THE_SESSION = "#cue, #calm, #say *, #hotword *, #verdict button:not(#repeat), #correct *, "
-  + "#choices button, .marks button:not(.repeat)";
+const OF_THE_SESSION = "#cue, #calm, #say *, #hotword *, #verdict button:not(#repeat), "
+  + "#correct-do, #choices button, .marks button:not(.repeat)";
 
 function show(message) {
   (listening ? showListener : showOperator)(message);
