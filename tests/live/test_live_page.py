@@ -673,6 +673,10 @@ def test_a_fault_has_two_lines(browser, monkeypatch: pytest.MonkeyPatch) -> None
             browser.get(url)
             shows(browser, family=family, state=status[0].text)
             assert texts(browser, "#announce") == [family]
+        rows = np.random.default_rng(0).normal(size=(150, 512))
+        rows[:, :230] = 0
+        session.quality.bins.extend(rows)
+        shows(browser, state=f"{status[0].text} (crossings of array 1, 2, 3, 4)")
         status[0] = Status("live", "live")
         shows(browser, family="", state="live")
 
