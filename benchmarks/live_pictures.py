@@ -1,4 +1,4 @@
-"""Pictures of the live page: on a desk, on a phone upright and on its side, dark, and with large letters.
+"""Pictures of the live page: on a desk, a phone upright and on its side, dark, with large letters.
 
     b2t demo --out DEMO
     python benchmarks/live_pictures.py DEMO OUT

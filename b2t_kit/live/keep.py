@@ -80,7 +80,7 @@ class FolderWriter:
                     written = transcript
                 if is_last:
                     return
-        except Exception as error:  # the disk is full, or the folder has gone; whatever it is, the page says it
+        except Exception as error:  # a full disk, a folder that has gone: the page says what it is
             self.on = False
             self.failed = getattr(error, "strerror", None) or printable(error)
             self.tell()
@@ -116,7 +116,7 @@ NOTHING_KEPT = "Nothing of this session is kept."
 
 
 def check_folder(folder: str | Path) -> None:
-    "Raise `KitError` if a session cannot be kept in a folder: it is not empty, or cannot be written."
+    "Raise `KitError` if a session cannot be kept in a folder: it is not empty or not writable."
     if Path(folder).is_dir() and any(Path(folder).iterdir()):
         raise KitError(f"{folder}: is not empty; a kept session needs a folder of its own")
     check_writable(Path(folder))
@@ -130,7 +130,8 @@ class Keeper:
         folder: str | Path,  # new, or empty
         settings: dict[str, Any],  # what the session was started with
         features: bool = False,  # keep the recording too
-        tell: Callable[[str, bool], None] = lambda line, bad: None,  # is told why nothing more is kept
+        # is told why nothing more is kept
+        tell: Callable[[str, bool], None] = lambda line, bad: None,
     ) -> None:
         "Raise `KitError` if the folder is not empty, or cannot be written."
         self.folder = Path(folder)
@@ -257,7 +258,7 @@ class Keeper:
 def keep_session(
     session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False
 ) -> Keeper:
-    "Begin to keep a session and the options of its command in a new folder; with the recording if requested."
+    "Begin to keep a session and its command's options in a new folder; the recording if requested."
     types = (str, int, float, bool, list, type(None))
     settings = {
         name: value if isinstance(value, types) else str(value) for name, value in options.items()

@@ -55,7 +55,7 @@ CLIP = 0.9
 
 
 def colour_bytes(bins: np.ndarray) -> np.ndarray:
-    "Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbouring features."
+    "Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbours."
     edges = np.linspace(0, bins.shape[1], min(ROWS, bins.shape[1]) + 1).astype(int)
     means = np.add.reduceat(bins, edges[:-1], axis=1) / np.diff(edges)
     return (np.clip(means / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8)
@@ -85,7 +85,8 @@ class Reader:
     shown: int = 0  # the last one that it said to have drawn
     alive: float = field(default_factory=time.monotonic)  # when it said so
     status: Status | None = None  # in the last one
-    answers: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=20))  # and notes that all get
+    # to its requests, and notes that all get
+    answers: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=20))
 
     def answer(self, text: str, bad: bool) -> None:
         "Have its page told how something went that it asked for."
@@ -273,7 +274,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_host(host: str) -> str:
-    "Return a host as a URL has it; for all addresses of this machine, the one under which others reach it."
+    "Return a host as a URL has it; for all addresses of this machine, one that others reach."
     if host in EVERYWHERE:
         family, remote = (
             (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
@@ -392,7 +393,7 @@ def read_request(message: str | bytes) -> tuple[str, str]:
 
 
 def handle_message(session: LiveSession, feed: Feed, reader: Reader, message: str | bytes) -> bool:
-    "Carry out a page's request, and report to that page only; return whether it has drawn a message."
+    "Carry out a page's request, and answer that page only; return whether it has drawn a message."
     kind, text = read_request(message)
     if kind == "shown" and is_whole(text) and reader.shown < int(text) <= reader.messages:
         reader.shown = int(text)
@@ -441,7 +442,7 @@ class PageStreams:
             reader.answer(moment.note, moment.bad)
 
     def finish(self, seconds: float = 2.0) -> None:
-        "Give open pages time, so many seconds at most, to get the last words, and why there are no more."
+        "Give open pages time, so many seconds at most, to get the last words and the last state."
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(map(self._is_behind, self.readers)):
             time.sleep(PAUSE)
@@ -484,7 +485,7 @@ class PageStreams:
             self.readers = [other for other in self.readers if other is not reader]
 
     async def _write(self, connection: Any, reader: Reader) -> None:
-        "Send what is new, if the last messages were drawn; a reader that does not read is waited for here only."
+        "Send what is new, if the last messages were drawn; whoever does not read delays nobody else."
         last_send = time.monotonic()
         with suppress(Exception):  # it has gone, or does not read: in any case it is closed
             while time.monotonic() - reader.alive < GONE and reader in self.readers:
@@ -518,7 +519,7 @@ class PageServer(PageStreams):
         session: LiveSession,
         host: str = "127.0.0.1",  # another one needs the tokens in `url` and `listener_url`
         port: int = 8787,  # 0: any free one
-        origin: str = "",  # URL of a proxy that passes everything on, such as https://live.example.org/ward
+        origin: str = "",  # URL of a proxy that passes everything on: https://live.example.org/ward
         bound: socket.socket | None = None,  # of `listen`; None: one is made
     ) -> None:
         proxy = split_origin(origin)
@@ -589,8 +590,8 @@ class PageServer(PageStreams):
         return response
 
 # %% ../../nbs/live/page.ipynb #ca7c5ab6
-def heat_map_image(feed: Feed) -> str:  # as the address of an image; without one before the first bin
-    "Draw the last bins of a feed, the newest on the right."
+def heat_map_image(feed: Feed) -> str:
+    "Return the last bins of a feed as the address of a picture, the newest on the right."
     from matplotlib import colormaps
     from PIL import Image
 

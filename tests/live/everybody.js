@@ -1,4 +1,4 @@
-// What of a page some people cannot use: small targets, pale text and edges, and more width than the window has
+// What of a page some people cannot use: small targets, pale text and edges, too much width
 const shown = one => one.checkVisibility() && one.getClientRects().length;
 
 function least(one) {  // pixels; a label is pressed in place of its field

@@ -282,7 +282,8 @@ def test_words_that_may_not_be_known(browser) -> None:
         unknown = ("", "", "K R IY", "", "", "T R IH P", "AH")
         server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue", words)], unknown=unknown,
                                 known=("T R IH P AH",)))
-        until(lambda: texts(browser, "#sentences .marks button") == ["✓", "✗", "Fix", "Expect kree"])
+        buttons = ["✓", "✗", "Fix", "Expect kree"]
+        until(lambda: texts(browser, "#sentences .marks button") == buttons)
         time.sleep(1.5)  # a message comes each second
         assert texts(browser, "#words .unknown") == ["three", "trip", "glass"]
         browser.find_elements("css selector", "#sentences .marks button")[-1].click()
@@ -452,7 +453,8 @@ def test_a_listener(browser) -> None:
         until(lambda: wrong.get_attribute("aria-pressed") == "true")
         assert wrong.accessible_name == "“before my time” is wrong"
         press(browser, "repeat")
-        assert text(browser, "words") == "maybe now" and spoken(browser)[-1] == ["before my time", 1]
+        assert text(browser, "words") == "maybe now"
+        assert spoken(browser)[-1] == ["before my time", 1]
         say(server, "maybe", "now")
         shows(browser, words="maybe now", before="")
         assert spoken(browser).count(["maybe now", 1]) == 0  # off, unless it is asked for
@@ -536,7 +538,7 @@ def test_a_correction_by_touching_words(browser) -> None:
         click(browser, "#sentences [data-number='1'] [aria-label^='Repeat']")
         assert spoken(browser)[-1] == ["bring our glass please", 1]
         click(browser, "#sentences [data-number='1'] [aria-label^='Fix']")
-        click(browser, "#choices button")  # the whole sentence as the decoder would have had it next
+        click(browser, "#choices button")  # the whole sentence, as the decoder's next best
         until(lambda: kept.marks[-1] == SentenceMark(1, "corrected", "bring my class"))
         until(lambda: texts(browser, "#sentences .corrected .sentence") == ["bring my class"])
         browser.get(server.url)  # the operator can do it too, without a voice
