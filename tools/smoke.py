@@ -40,7 +40,12 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "same_decoding": "--trials 2",
     "v5e": "--table",
 }
-LEFT_OUT = {"certainty": "needs outputs of real decoders", "decoding flashlight": "needs flashlight-text"}
+LEFT_OUT = {
+    "certainty": "needs outputs of real decoders",
+    "decoding flashlight": "needs flashlight-text",
+    "live_faults": "needs a demo",
+    "live_pictures": "needs a demo and Chromium",
+}
 
 
 def prepare(folder: Path) -> dict[str, str]:

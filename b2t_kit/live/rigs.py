@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ADDRESS', 'BUFFERED', 'MOST_READ', 'MOST_MESSAGE', 'BIN_MARK', 'BIN_HEADER', 'CUE_FLAG', 'END_FLAG', 'JUMP',
            'UNMARKED', 'LATEST', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'SPEAKING', 'to_message', 'from_message',
-           'optional_library', 'split_address', 'StreamSender', 'StreamSource', 'count_missing', 'LslSource',
-           'entry_bin', 'RedisSource', 'choose_source']
+           'optional_library', 'split_address', 'StreamSender', 'LinkMonitor', 'StreamSource', 'count_missing',
+           'Markers', 'LslSource', 'entry_bin', 'EntryPieces', 'EntryReader', 'RedisSource', 'choose_source']
 
 # %% ../../nbs/live/rigs.ipynb #139e0a5f
 import math
@@ -56,7 +56,9 @@ def to_message(piece: Piece, end: bool = False) -> list[bytes]:
     ]
 
 
-def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # the piece; whether it is the last
+def from_message(
+    parts: list[bytes], arrived: float
+) -> tuple[Piece, bool]:  # the piece; whether it is the last
     "Return a message's piece."
     if len(parts) != 3 or len(parts[0]) != BIN_HEADER.size or not parts[0].startswith(BIN_MARK):
         raise KitError("a message is not of a b2t stream; send with b2t live source")
@@ -133,7 +135,7 @@ class StreamSender:
         return False
 
     def send(self, piece: Piece, end: bool = False) -> None:
-        "Send a piece, or count its bins as dropped if the buffer is full; nothing follows after `end`."
+        "Send a piece, or count its bins as dropped if the buffer is full; `end` is the last one."
         message = to_message(replace(piece, stream=self.stream), end)
         try:
             self.socket.send_multipart(message, 0 if self.waits else self.zmq.NOBLOCK)
@@ -157,14 +159,56 @@ class StreamSender:
         self.socket.close()
         self.context.term()
 
+# %% ../../nbs/live/rigs.ipynb #b91f4d20
+class LinkMonitor:
+    "Follows the connection of a ZeroMQ socket."
+
+    def __init__(self, socket: Any, monitor: Any, url: str) -> None:
+        self.zmq = optional_library("zmq")
+        self.socket = socket
+        self.monitor = monitor  # of the socket
+        self.url = url
+        self.retry = math.inf  # when to connect again
+
+    def follow(self, link: str) -> str:
+        "Return the state of the connection, given the last one, and connect again if need be."
+        from zmq.utils.monitor import recv_monitor_message
+
+        while self.monitor.poll(0):
+            event = self.zmq.Event(recv_monitor_message(self.monitor)["event"])
+            link = self._after(event, link)
+        if time.monotonic() > self.retry:
+            self.retry = math.inf
+            with suppress(self.zmq.ZMQError):
+                self.socket.disconnect(self.url)
+            self.socket.connect(self.url)
+        return link
+
+    def _after(self, event: Any, link: str) -> str:
+        events = self.zmq.Event
+        self.retry = math.inf
+        if event == events.HANDSHAKE_SUCCEEDED:
+            return "connected"
+        if event == events.DISCONNECTED:
+            self.retry = time.monotonic() + 1
+            return {"connected": "broken", "": "foreign"}.get(link, link)
+        if event == events.HANDSHAKE_FAILED_NO_DETAIL:  # not a word in three seconds
+            return {"": "mute", "broken": "asleep"}.get(link, link)
+        return "foreign" if event.name.startswith("HANDSHAKE_FAILED") else link
+
 # %% ../../nbs/live/rigs.ipynb #ef438261
 class StreamSource(LiveSource):
     "Pieces that a `StreamSender` of another program sends."
-    lines = {"": "nobody answers at {}", "connected": "the sender at {} sends nothing",
-             "broken": "the sender at {} has gone", "ended": "the sender at {} has ended",
-             "asleep": "the sender at {} does not answer; its program or its machine stands still",
-             "foreign": "what answers at {} is not a b2t stream; start b2t live source there",
-             "mute": "something at {} takes connections and says nothing; start b2t live source there, or wake it"}
+    lines = {
+        "": "nobody answers at {}",
+        "connected": "the sender at {} sends nothing",
+        "broken": "the sender at {} has gone",
+        "ended": "the sender at {} has ended",
+        "asleep": "the sender at {} does not answer; its program or its machine stands still",
+        "foreign": "what answers at {} is not a b2t stream; start b2t live source there",
+        "mute": "something at {} takes connections and says nothing; start b2t live source there, "
+        "or wake it",
+    }
 
     def __init__(self, address: str = ADDRESS, stays: bool = False) -> None:
         "Wait for another sender when one says that it has ended, if it `stays`."
@@ -179,51 +223,19 @@ class StreamSource(LiveSource):
         return self.lines[self.link].format(self.address)
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
-        "Yield pieces as they arrive, also after the sender has started again; ends when a sender says so."
-        from zmq.utils.monitor import recv_monitor_message
-
-        zmq = self.zmq
+        "Yield pieces as they arrive, also after a restart; ends when a sender says so."
         url = f"tcp://{self.address}"
-        retry = math.inf
         with (
-            zmq.Context() as context,
-            context.socket(zmq.SUB) as socket,
+            self.zmq.Context() as context,
+            context.socket(self.zmq.SUB) as socket,
             socket.get_monitor_socket() as monitor,
         ):
-            socket.rcvhwm = BUFFERED // 4
-            socket.maxmsgsize = MOST_MESSAGE
-            socket.linger = 0
-            socket.ipv6 = "[" in url
-            # milliseconds
-            socket.handshake_ivl = 3000
-            socket.heartbeat_ivl = 2000
-            socket.reconnect_ivl_max = 1000
-            socket.connect(url)
-            socket.subscribe(b"")
+            self._connect(socket, url)
+            link_monitor = LinkMonitor(socket, monitor, url)
             while not stop.is_set():
                 ready = socket.poll(50)
                 self.looked = time.perf_counter()
-                while monitor.poll(0):
-                    event = zmq.Event(recv_monitor_message(monitor)["event"])
-                    retry = math.inf
-                    if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                        self.link = "connected"
-                    elif (
-                        event == zmq.Event.DISCONNECTED
-                    ):  # after bytes that are none of ZeroMQ, it does not try again
-                        self.link = {"connected": "broken", "": "foreign"}.get(self.link, self.link)
-                        retry = time.monotonic() + 1
-                    elif (
-                        event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
-                    ):  # not a word in three seconds
-                        self.link = {"": "mute", "broken": "asleep"}.get(self.link, self.link)
-                    elif event.name.startswith("HANDSHAKE_FAILED"):
-                        self.link = "foreign"
-                if time.monotonic() > retry:
-                    retry = math.inf
-                    with suppress(zmq.ZMQError):
-                        socket.disconnect(url)
-                    socket.connect(url)
+                self.link = link_monitor.follow(self.link)
                 if not ready:
                     continue
                 try:
@@ -232,20 +244,30 @@ class StreamSource(LiveSource):
                     count_refusal(self.refused, error)
                     continue
                 self.link = "ended" if end else "connected"
-                yield (
-                    replace(piece, cue=True, reason="cue" if piece.cue else "sender")
-                    if end
-                    else piece
-                )
+                if end:
+                    piece = replace(piece, cue=True, reason="cue" if piece.cue else "sender")
+                yield piece
                 if end and not self.stays:
                     return
+
+    def _connect(self, socket: Any, url: str) -> None:
+        socket.rcvhwm = BUFFERED // 4
+        socket.maxmsgsize = MOST_MESSAGE
+        socket.linger = 0
+        socket.ipv6 = "[" in url
+        # milliseconds
+        socket.handshake_ivl = 3000
+        socket.heartbeat_ivl = 2000
+        socket.reconnect_ivl_max = 1000
+        socket.connect(url)
+        socket.subscribe(b"")
 
 # %% ../../nbs/live/rigs.ipynb #99a4180d
 JUMP = 2.5  # bins that a time stamp may be late before the bins between are called missing
 
 
 def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int], float | None]:
-    "Return the bins that are missing before each of these, by time stamps in seconds, and when the next one is due."
+    "Return the bins missing before each of these, by stamps in seconds, and when the next is due."
     times = list(stamps)
     counts = list[int]()
     # bins that were stamped at once were recorded one after the other
@@ -261,6 +283,31 @@ def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int]
     return counts, due
 
 # %% ../../nbs/live/rigs.ipynb #4760d77d
+class Markers:
+    "Says when a marker comes from another stream, which is found by its name, again and again."
+
+    def __init__(self, pylsl: Any, name: str, text: str) -> None:
+        "Those with a text, or all."
+        self.pylsl = pylsl
+        self.text = text
+        self.resolver = pylsl.ContinuousResolver("name", name)
+        self.inlet: Any = None  # None: there is no such stream
+
+    def have_come(self) -> bool:
+        "Return whether a marker that ends a sentence has come since the last time."
+        texts: Any = []
+        try:
+            if not self.inlet:
+                self.inlet = next(map(self.pylsl.StreamInlet, self.resolver.results()), None)
+            if self.inlet:
+                texts = self.inlet.pull_chunk(0.0, MOST_READ)[0]
+        except (self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
+            self.inlet = None
+        return any(
+            self.text in ("", text if isinstance(text, str) else f"{text:g}") for text, *_ in texts
+        )
+
+# %% ../../nbs/live/rigs.ipynb #0b7e29f4
 UNMARKED = 250  # bins without a stream of markers until that is told
 LATEST = 10.0  # seconds that a bin may take to us; a time stamp that is older is of another clock
 
@@ -282,8 +329,6 @@ class LslSource(LiveSource):
         self.text = text
         with suppress(NotImplementedError):  # a system's own, older library
             self.pylsl.util.set_config_content("[log]\nlevel = -2\n")
-        self.gone = self.pylsl.util.LostError, self.pylsl.util.TimeoutError
-        self.marks: Any = None  # the inlet of the markers
         self.refused = Counter()
         self.waiting = f"no LSL stream named {name} is announced"
 
@@ -291,22 +336,24 @@ class LslSource(LiveSource):
         "Yield bins as they come, also of a stream that starts again under the same name."
         while not stop.is_set():
             for info in self.pylsl.resolve_byprop("name", self.name, timeout=1.0)[:1]:
-                rate = info.nominal_srate()
-                channels = info.channel_count()
-                fault = ""
-                if info.channel_format() == self.pylsl.lib.cf_string:
-                    fault = "text"
-                elif rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
-                    fault = f"{rate:g} samples per second, {1 / BIN_SECONDS:g} bins wanted"
-                elif channels > MAX_FEATURES:
-                    fault = f"{channels} features, at most {MAX_FEATURES}"
+                fault = self._fault(info)
                 if fault:
                     count_refusal(self.refused, f"the LSL stream {self.name} has {fault}")
                     stop.wait(1.0)
                     continue
-                with suppress(*self.gone):
+                with suppress(self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
                     yield from self._read(info, stop)
                 self.waiting = f"the LSL stream {self.name} has gone"
+
+    def _fault(self, info: Any) -> str:  # empty: its samples are bins
+        "Return what a stream has in place of bins."
+        rate = info.nominal_srate()
+        channels = info.channel_count()
+        if info.channel_format() == self.pylsl.lib.cf_string:
+            return "text"
+        if rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
+            return f"{rate:g} samples per second, {1 / BIN_SECONDS:g} bins wanted"
+        return f"{channels} features, at most {MAX_FEATURES}" if channels > MAX_FEATURES else ""
 
     def _read(self, info: Any, stop: threading.Event) -> Iterator[Piece]:
         "Yield the bins of an outlet, and a cue for each marker, until it has gone."
@@ -314,25 +361,13 @@ class LslSource(LiveSource):
                                        processing_flags=self.pylsl.proc_clocksync)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
-        self.marks = None
-        resolver = self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
+        markers = Markers(self.pylsl, self.markers, self.text) if self.markers else None
         stream = uuid.UUID(info.uid()).int >> 65
         number = 0
         due = None
-        is_reported = not self.markers
+        is_reported = False
         while not stop.is_set():
-            rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
-            patience = time.monotonic() + 0.05
-            while (
-                due is not None
-                and any(count_missing(stamps, due)[0])
-                and time.monotonic() < patience
-            ):
-                time.sleep(0.01)  # a gap, or the rest of a group is on its way
-                tail, tail_stamps = inlet.pull_chunk(0.0, BUFFERED)
-                if len(tail_stamps):
-                    rows = np.concatenate([rows, tail])
-                    stamps = np.concatenate([stamps, tail_stamps])
+            rows, stamps = self._pull(inlet, due)
             clock = self.pylsl.local_clock()
             now = time.perf_counter()
             if len(stamps):
@@ -344,26 +379,28 @@ class LslSource(LiveSource):
                     number += gap
                     yield Piece(number, row[None], now - delay, stream)
                     number += 1
-            if resolver and self._marked(resolver):
+            if not markers:
+                continue
+            if markers.have_come():
                 yield Piece(number, np.zeros((0, 0), np.float32), now, stream, cue=True)
-            if not (self.marks or is_reported) and number > UNMARKED:
+            if not (markers.inlet or is_reported) and number > UNMARKED:
                 is_reported = True
                 message = f"no LSL stream named {self.markers} is announced"
                 count_refusal(self.refused, f"{message}, so it ends no sentence")
 
-    def _marked(self, resolver: Any) -> bool:
-        "Return whether a marker that ends a sentence has come."
-        texts: Any = []
-        try:
-            if not self.marks:
-                self.marks = next(map(self.pylsl.StreamInlet, resolver.results()), None)
-            if self.marks:
-                texts = self.marks.pull_chunk(0.0, MOST_READ)[0]
-        except self.gone:
-            self.marks = None
-        return any(
-            self.text in ("", text if isinstance(text, str) else f"{text:g}") for text, *_ in texts
-        )
+    def _pull(self, inlet: Any, due: float | None) -> tuple[np.ndarray, np.ndarray]:
+        "Return the samples that have come, (N, C), and their time stamps."
+        rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
+        patience = time.monotonic() + 0.05
+        while (
+            due is not None and any(count_missing(stamps, due)[0]) and time.monotonic() < patience
+        ):
+            time.sleep(0.01)  # a gap, or the rest of a group is on its way
+            tail, tail_stamps = inlet.pull_chunk(0.0, BUFFERED)
+            if len(tail_stamps):
+                rows = np.concatenate([rows, tail])
+                stamps = np.concatenate([stamps, tail_stamps])
+        return rows, stamps
 
 # %% ../../nbs/live/rigs.ipynb #c26d4c71
 LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much it counts per bin
@@ -376,7 +413,9 @@ TASK_STATES = "task_state"
 SPEAKING = b"1"
 
 
-def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
+def entry_bin(
+    values: Mapping[bytes, bytes], dtype: str
+) -> tuple[np.ndarray, int | None]:  # (1, C) float32
     "Return the bin of an entry, whose `samples` have a type, and its number if it has one."
     for first, second, kind, counter, step in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
@@ -405,10 +444,68 @@ def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, in
         "wanted"
     )
 
+# %% ../../nbs/live/rigs.ipynb #7f14c8a3
+class EntryPieces:
+    "Makes pieces of entries."
+
+    def __init__(self, dtype: str = "int8") -> None:
+        self.dtype = dtype  # of a field `samples`
+        self.number = -1  # of the last bin
+        self.run = 0  # of which start of its program; 0 before the first bin
+        self.state = b""  # of the task
+
+    def bin(self, entry_id: bytes, values: Mapping[bytes, bytes]) -> Piece:
+        "Return the piece of a bin."
+        row, counter = entry_bin(values, self.dtype)
+        last = self.number
+        self.number = last + 1 if counter is None else counter
+        if not self.run or self.number < last:
+            self.run = int(entry_id.split(b"-")[0])
+        return Piece(self.number, row, time.perf_counter(), self.run)
+
+    def cue(self, values: Mapping[bytes, bytes]) -> Piece | None:
+        "Return the end of a sentence if the participant has stopped speaking."
+        previous = self.state
+        self.state = values.get(b"taskState", b"")
+        if not self.run or previous != SPEAKING or self.state == SPEAKING:
+            return None
+        nothing = np.zeros((0, 0), np.float32)
+        return Piece(self.number + 1, nothing, time.perf_counter(), self.run, cue=True)
+
+# %% ../../nbs/live/rigs.ipynb #48d1e3b6
+class EntryReader:
+    "Reads what is added to a stream of bins and to that of the task's states, in order."
+
+    def __init__(self, client: Any, stream: str, missing: type[Exception]) -> None:
+        self.client = client
+        self.stream = stream
+        self.missing = missing  # is raised for a key that is no stream
+        self.positions: dict[str, bytes] = {}  # the last entry of each stream
+
+    def begin(self) -> tuple[bool, bytes]:
+        "Return whether there is a stream of bins, and the state of the task."
+        bins = self.client.xrevrange(self.stream, count=1)
+        states = list[Any]()
+        with suppress(self.missing):  # a key of this name may be something else
+            states = self.client.xrevrange(TASK_STATES, count=1)
+            self.positions = {TASK_STATES: states[0][0] if states else b"0-0"}
+        self.positions = {self.stream: bins[0][0] if bins else b"0-0"} | self.positions
+        return bool(bins), states[0][1].get(b"taskState", b"") if states else b""
+
+    def read(self) -> list[tuple[str, bytes, dict[bytes, bytes]]]:
+        "Return the next entries, as stream, identifier and fields."
+        replies = self.client.xread(self.positions, count=MOST_READ, block=50) or ()
+        entries = [
+            (name.decode(), entry_id, values) for name, rows in replies for entry_id, values in rows
+        ]
+        entries.sort(key=lambda entry: int(entry[1].split(b"-")[0]))
+        for name, entry_id, _ in entries:
+            self.positions[name] = entry_id
+        return entries
+
 # %% ../../nbs/live/rigs.ipynb #fe6772b3
 class RedisSource(LiveSource):
     "Bins that a program adds to a stream of a Redis server."
-
 
     def __init__(
         self,
@@ -434,83 +531,55 @@ class RedisSource(LiveSource):
         self.waiting = f"nobody answers at {address}"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
-        "Yield bins as they are added, also after the server or the program that adds them has started again."
+        "Yield bins as they are added, also after a restart of the server or of the program."
         # we try again ourselves
         no_retry = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)
         client = self.redis.Redis(
             self.host, self.port, protocol=2, socket_timeout=1.5, retry=no_retry, **self.login
         )
-        idle_text = f"the server at {self.address} gets nothing for {self.stream}"
-        positions: dict[str, bytes] = {}  # the last entry of each stream
-        # the last bin, of which start of its program; the task's state
-        number = -1
-        run = 0
-        state = b""
+        reader = EntryReader(client, self.stream, self.redis.ResponseError)
+        maker = EntryPieces(self.dtype)
+        idle = f"the server at {self.address} gets nothing for {self.stream}"
+        missing = f"the server at {self.address} has no stream {self.stream}"
         while not stop.is_set():
             try:
-                if not positions:  # what was added before we came is left
-                    bins = client.xrevrange(self.stream, count=1)
-                    states = list[Any]()
-                    # a key of this name may be something else
-                    with suppress(self.redis.ResponseError):
-                        states = client.xrevrange(TASK_STATES, count=1)
-                        positions = {TASK_STATES: states[0][0] if states else b"0-0"}
-                    positions = {self.stream: bins[0][0] if bins else b"0-0"} | positions
-                    state = states[0][1].get(b"taskState", b"") if states else b""
-                    self.waiting = (
-                        idle_text
-                        if bins
-                        else f"the server at {self.address} has no stream {self.stream}"
-                    )
-                replies = client.xread(positions, count=MOST_READ, block=50) or ()
+                if not reader.positions:
+                    exists, maker.state = reader.begin()
+                    self.waiting = idle if exists else missing
+                entries = reader.read()
             except self.redis.RedisError as error:
-                refused = isinstance(error, self.redis.AuthenticationError)
-                gone = (
-                    isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError))
-                    and not refused
-                )
-                if gone and "nobody" not in self.waiting:
-                    self.waiting = f"the server at {self.address} has gone"
-                elif not gone or "connecting" not in str(error):
-                    text = printable(str(error).replace(self.login["password"] or "\0", "***"))[:100]
-                    count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
+                self._note(error)
                 stop.wait(0.5)
                 continue
-            entries = [
-                (entry_id, name.decode(), values)
-                for name, rows in replies
-                for entry_id, values in rows
-            ]
-            # within a millisecond each stream counts its own entries, and the first stream's come
-            # first
-            for entry_id, name, values in sorted(entries, key=lambda entry: int(entry[0].split(b"-")[0])):
-                positions[name] = entry_id
-                if name != self.stream:
-                    previous = state
-                    state = values.get(b"taskState", b"")
-                    if previous == SPEAKING != state and run:
-                        yield Piece(
-                            number + 1,
-                            np.zeros((0, 0), np.float32),
-                            time.perf_counter(),
-                            run,
-                            cue=True,
-                        )
-                    continue
+            for name, entry_id, values in entries:
+                piece: Piece | None = None
                 try:
-                    row, counter = entry_bin(values, self.dtype)
+                    if name == self.stream:
+                        piece = maker.bin(entry_id, values)
+                        self.waiting = idle
+                    else:
+                        piece = maker.cue(values)
                 except KitError as error:
                     count_refusal(self.refused, error)
-                    continue
-                self.waiting = idle_text
-                last = number
-                number = number + 1 if counter is None else counter
-                run = run if run and number >= last else int(entry_id.split(b"-")[0])
-                yield Piece(number, row, time.perf_counter(), run)
+                if piece:
+                    yield piece
+
+    def _note(self, error: Exception) -> None:
+        "Say why nothing is read."
+        errors = self.redis
+        refused = isinstance(error, errors.AuthenticationError)
+        gone = not refused and isinstance(error, (errors.ConnectionError, errors.TimeoutError))
+        if gone and "nobody" not in self.waiting:
+            self.waiting = f"the server at {self.address} has gone"
+        elif not gone or "connecting" not in str(error):
+            text = printable(str(error).replace(self.login["password"] or "\0", "***"))[:100]
+            count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
 
 # %% ../../nbs/live/rigs.ipynb #56d7bba7
 def choose_source(
-    kind: str,  # "recording", "participant", "HOST:PORT" of a sender, "lsl:NAME[/MARKERS]" or "redis:HOST:PORT/STREAM"
+    # "recording", "participant", "HOST:PORT" of a sender, "lsl:NAME[/MARKERS]" or
+    # "redis:HOST:PORT/STREAM"
+    kind: str,
     data: str | Path | None = None,  # folder of the recordings
     split: str = "val",  # of a recording
     session: str | None = None,  # recording day; None: the last one

@@ -282,7 +282,8 @@ def test_words_that_may_not_be_known(browser) -> None:
         unknown = ("", "", "K R IY", "", "", "T R IH P", "AH")
         server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue", words)], unknown=unknown,
                                 known=("T R IH P AH",)))
-        until(lambda: texts(browser, "#sentences .marks button") == ["✓", "✗", "Expect kree"])
+        buttons = ["✓", "✗", "Fix", "Expect kree"]
+        until(lambda: texts(browser, "#sentences .marks button") == buttons)
         time.sleep(1.5)  # a message comes each second
         assert texts(browser, "#words .unknown") == ["three", "trip", "glass"]
         browser.find_elements("css selector", "#sentences .marks button")[-1].click()
@@ -411,76 +412,322 @@ def texts(browser, selector: str) -> list[str]:
     return browser.execute_script("return [...document.querySelectorAll(arguments[0])].map(one => one.textContent.trim())", selector)
 
 
+NO_BINS = np.zeros((1, 512), np.float32)
+
+
+def say(
+    server: PageServer, *sentence: str, final: bool = True, others: tuple[str, ...] = ("later",)
+) -> None:
+    """Have a session's pages see words, as the decoder would show them."""
+    words = tuple((word, 0.3 if word == "maybe" else 0.995) for word in sentence)
+    server.session._tell(NO_BINS, updates=[Words().update("cue" * final, words, others)])
+
+
+def spoken(browser) -> list:
+    return browser.execute_script("return spoken")
+
+
+def click(browser, selector: str) -> None:
+    browser.find_element("css selector", selector).click()
+
+
 @browser_needed
 def test_a_listener(browser) -> None:
-    """The voice is called when a sentence is final, if it is switched on, and never for what was said before. No sound is heard here."""
+    """The voice is called when a sentence is final, if it is switched on, and never for what was
+    said before. The last sentence is marked and repeated while the next one grows, and the mark is
+    taken back. No sound is heard here."""
     session, kept = LiveSession(Words(), Spoken()), Marks()
-
-    def said(*sentence: str, final: bool = True) -> None:
-        words = tuple((word, 0.3 if word == "maybe" else 0.995) for word in sentence)
-        session._tell(np.zeros((1, 512), np.float32), updates=[Words().update(
-            "cue" * final, words, ("maybe later", " ", "later"))])
-
-    def spoken() -> list:
-        return browser.execute_script("return spoken")
-
     session.watchers.append(kept)
     with PageServer(session, port=0) as server:
-        said("before", "my", "time")
+        say(server, "before", "my", "time")
         browser.get(server.listener_url)
+        browser.execute_script("localStorage.clear()")
+        browser.refresh()
         browser.execute_script(VOICE)
-        shows(browser, words="before my time")
-        said("maybe", "now", final=False)
+        shows(browser, words="before my time", before="")
+        say(server, "maybe", "now", final=False)
         shows(browser, words="maybe now", before="before my time")
         assert texts(browser, "#words .unsure") == ["maybe"]
-        said("maybe", "now")
-        until(lambda: browser.find_element("id", "right").is_displayed())
-        assert texts(browser, "#choices button") == ["maybe later", "later"]
-        assert spoken() == []  # off, unless it is asked for
+        press(browser, "wrong")  # of the sentence before, while this one grows
+        wrong = browser.find_element("id", "wrong")
+        until(lambda: wrong.get_attribute("aria-pressed") == "true")
+        assert wrong.accessible_name == "“before my time” is wrong"
+        press(browser, "repeat")
+        assert text(browser, "words") == "maybe now"
+        assert spoken(browser)[-1] == ["before my time", 1]
+        say(server, "maybe", "now")
+        shows(browser, words="maybe now", before="")
+        assert spoken(browser).count(["maybe now", 1]) == 0  # off, unless it is asked for
         press(browser, "aloud")
-        said("come", "here")
-        until(lambda: spoken().count(["come here", 1]) == 1)
-        browser.find_element("css selector", "#choices button").click()  # the first alternative was meant
-        shows(browser, words="maybe later")
-        until(lambda: spoken().count(["maybe later", 1]) == 1)
+        say(server, "come", "here")
+        until(lambda: spoken(browser).count(["come here", 1]) == 1)
         press(browser, "repeat")
         press(browser, "hush")
-        assert spoken()[-2:] == [["maybe later", 1], "stop"]
-        said("go", "away")
-        shows(browser, words="go away")
+        assert spoken(browser)[-2:] == [["come here", 1], "stop"]
         press(browser, "wrong")
-        until(lambda: browser.find_element("id", "words").get_attribute("data-wrong") is not None)
-        press(browser, "open")
-        press(browser, "correct-text", "stay ")
-        said("and", final=False)
-        shows(browser, words="and")
-        press(browser, "correct-text", "he")  # the next sentence grows, and is final, while somebody types
-        said("and", "then")
-        shows(browser, words="and then", note="You correct: go away")
-        press(browser, "correct-text", "re\n")
-        until(lambda: len(kept.marks) == 3)
-        press(browser, "fix")
-        press(browser, "correct-text", "and now\n")  # in the place of the sentence that is there, which is selected
-        shows(browser, words="and now")
-        press(browser, "right")  # of the correction
-        until(lambda: browser.find_element("id", "right").get_attribute("aria-pressed") == "true")
-        assert text(browser, "words") == "and now"
-        press(browser, "right")  # undo
-        shows(browser, words="and then")
-        assert kept.marks == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(4, "wrong"),
-                              SentenceMark(4, "corrected", "stay here"), SentenceMark(5, "corrected", "and now"),
-                              SentenceMark(5, "right", "and now"), SentenceMark(5, "none")]
-        for number, unsure, doubt in ((6, True, ""), (7, True, ""), (8, False, DISBELIEF)):
-            words = tuple((word, 0.995) for word in ("sentence", str(number)))
-            server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue", words)], unsure=unsure, doubt=doubt))
-            shows(browser, note=lambda now, said=("", "Not spoken", "Not a sentence")[number - 6]: said in now)
-            if number == 6:
-                until(lambda: spoken()[-1:] == [["Perhaps: sentence 6", 1]])
-                assert texts(browser, "#words .unsure") == ["sentence", "6"]
-                browser.execute_script("find('perhaps').checked = false")
-        assert spoken()[-1] == ["Perhaps: sentence 6", 1]
+        stage = browser.find_element("id", "words")
+        until(lambda: stage.get_attribute("data-wrong") is not None)
+        press(browser, "wrong")  # undo
+        until(lambda: stage.get_attribute("data-wrong") is None)
+        marks = (1, "wrong"), (3, "wrong"), (3, "none")
+        assert kept.marks == [SentenceMark(*mark) for mark in marks]
+        for number, unsure, doubt, said in (
+            (4, True, "", ""),
+            (5, True, "", "Not spoken"),
+            (6, False, DISBELIEF, "Not a sentence"),
+        ):
+            updates = [Words().update("cue", (("sentence", 0.995), (str(number), 0.995)))]
+            server.feed.show(Moment(NO_BINS, 0.0, updates, unsure=unsure, doubt=doubt))
+            shows(browser, note=lambda now, said=said: said in now)
+            if number == 4:
+                until(lambda: spoken(browser)[-1:] == [["Perhaps: sentence 4", 1]])
+                assert texts(browser, "#words .unsure") == ["sentence", "4"]
+                press(browser, "open")
+                press(browser, "perhaps")
+                press(browser, "close")
+        assert spoken(browser)[-1] == ["Perhaps: sentence 4", 1]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@browser_needed
+def test_a_correction_by_touching_words(browser) -> None:
+    """A word of the sentence has what the decoder would have said instead; the correction stays of
+    that sentence when the next one ends meanwhile. In lists what was meant is large and what was
+    wrong is small, and older sentences can be corrected too."""
+    session, kept = LiveSession(Words(), Spoken()), Marks()
+    session.watchers.append(kept)
+    with PageServer(session, port=0) as server:
+        browser.get(server.listener_url)
+        browser.execute_script(VOICE)
+        others = "bring my class", "bring your glass", "ring my glass please"
+        say(server, "bring", "my", "glass", others=others)
+        shows(browser, words="bring my glass")
+        click(browser, "#words span:nth-of-type(3)")
+        assert texts(browser, "#fix-words button") == ["bring", "my", "glass"]
+        options = ["class", "glass please", "Leave it out", "Another word …"]
+        assert texts(browser, "#fix-options button") == options
+        click(browser, "#fix-options button:nth-of-type(2)")
+        click(browser, "#fix-words button:nth-of-type(2)")
+        click(browser, "#fix-options button")  # your
+        sentence = browser.find_element("id", "correct-text")
+        assert sentence.get_property("value") == "bring your glass please"
+        click(browser, "#fix-words button:nth-of-type(2)")  # back, and another word typed over it
+        click(browser, "#fix-words button:nth-of-type(2)")
+        click(browser, "#fix-options button:last-of-type")
+        say(server, "and", "then")
+        shows(browser, words="and then")
+        browser.switch_to.active_element.send_keys("our\n")
+        until(lambda: kept.marks == [SentenceMark(1, "corrected", "bring our glass please")])
+        # it was asked for, so though finished sentences are not spoken
+        until(lambda: spoken(browser)[-1:] == [["bring our glass please", 1]])
+        press(browser, "fix")
+        assert texts(browser, "#fix-words button") == ["and", "then"]
+        press(browser, "fix-close")
+        press(browser, "open")
+        click(browser, "#sentences [data-number='2'] [aria-label$='is wrong']")
+        until(lambda: texts(browser, "#sentences .wrong .sentence") == ["and then"])
+        assert texts(browser, "#sentences .corrected .sentence") == ["bring our glass please"]
+        remark = "corrected; it was read as: bring my glass"
+        assert texts(browser, "#sentences .corrected small") == [remark]
+        sizes = [
+            browser.find_element("css selector", f"#sentences .{mark} .sentence").rect["height"]
+            for mark in ("wrong", "corrected")
+        ]
+        assert sizes[0] < sizes[1]
+        click(browser, "#sentences [data-number='1'] [aria-label^='Repeat']")
+        assert spoken(browser)[-1] == ["bring our glass please", 1]
+        click(browser, "#sentences [data-number='1'] [aria-label^='Fix']")
+        click(browser, "#choices button")  # the whole sentence, as the decoder's next best
+        until(lambda: kept.marks[-1] == SentenceMark(1, "corrected", "bring my class"))
+        until(lambda: texts(browser, "#sentences .corrected .sentence") == ["bring my class"])
+        browser.get(server.url)  # the operator can do it too, without a voice
+        until(lambda: texts(browser, "#sentences .corrected .sentence") == ["bring my class"])
+        click(browser, "#sentences [data-number='2'] [aria-label^='Fix']")
+        assert text(browser, "correct-do") == "Correct it"
+        press(browser, "correct-text", " went\n")
+        until(lambda: kept.marks[-1] == SentenceMark(2, "corrected", "and then went"))
+
+
+@browser_needed
+def test_by_keyboard_alone(browser) -> None:
+    """A word is corrected, and a sentence in the list marked twice, without a pointer."""
+    from selenium.webdriver.common.keys import Keys
+
+    session, kept = quiet_session(), Marks()
+    session.watchers.append(kept)
+
+    def focused(attribute: str = "textContent") -> str:
+        return browser.switch_to.active_element.get_property(attribute)
+
+    def keys(*pressed: str) -> None:
+        for one in pressed:
+            browser.switch_to.active_element.send_keys(one)
+
+    def tab_to(name: str) -> None:
+        for _ in range(40):
+            keys(Keys.TAB)
+            if name in (focused(), focused("id"), focused("ariaLabel")):
+                return
+        raise AssertionError(f"no way to {name} by Tab")
+
+    with PageServer(session, port=0) as server:
+        browser.get(server.listener_url)
+        browser.execute_script(VOICE)
+        say(server, "bring", "my", "glass", others=("bring my class",))
+        shows(browser, words="bring my glass")
+        tab_to("fix")
+        keys(Keys.ENTER)
+        assert focused() == "bring"
+        tab_to("glass")
+        keys(Keys.SPACE)
+        tab_to("class")
+        keys(Keys.ENTER)
+        assert focused() == "class"  # the word in its new place
+        tab_to("correct-do")
+        keys(Keys.ENTER)
+        until(lambda: kept.marks == [SentenceMark(1, "corrected", "bring my class")])
+        assert focused("id") == "fix"
+        tab_to("open")
+        keys(Keys.ENTER)
+        until(lambda: texts(browser, "#sentences .corrected .sentence"))
+        tab_to("“bring my class” is wrong")
+        keys(Keys.ENTER)
+        until(lambda: texts(browser, "#sentences .wrong .sentence"))
+        keys(Keys.ENTER)  # the focus has stayed
+        until(lambda: not texts(browser, "#sentences .wrong .sentence"))
+        keys(Keys.ESCAPE)
+        assert focused("id") == "open"
+
+
+@browser_needed
+def test_words_of_ones_own_without_the_decoder(browser) -> None:
+    """Anything that is typed is spoken, also when the session has ended; phrases are buttons, and
+    own ones are kept when the page is loaded again, like the voice, its speed and whether finished
+    sentences are spoken."""
+    session = quiet_session()
+    with PageServer(session, port=0) as server:
+        browser.get(server.listener_url)
+        browser.execute_script("localStorage.clear()")
+        browser.refresh()
+        low = "{name: 'Low', lang: 'en-GB', voiceURI: 'low', localService: true}"
+        voices = VOICE.replace("[{name", f"[{low}, {{name")
+        browser.execute_script(voices)
+        assert texts(browser, "#phrases button") == PHRASES
+        click(browser, "#phrases button:last-of-type")
+        press(browser, "type-text", "Turn me over\n")
+        assert spoken(browser)[-3:] == [["Pain", 1], "stop", ["Turn me over", 1]]
+        browser.switch_to.active_element.send_keys("Hello\n")  # in the place of what was typed
+        assert spoken(browser)[-1] == ["Hello", 1] and text(browser, "note") == "Spoken: Hello"
+        press(browser, "phrase-add")
+        press(browser, "aloud")
+        press(browser, "open")
+        browser.find_element("id", "voice").send_keys("Low")
+        browser.execute_script("find('rate').value = 0.7; find('rate').onchange()")
+        press(browser, "perhaps")
+        browser.refresh()
+        assert text(browser, "aloud") == "Speak: off"  # the browser has no voice yet
+        browser.execute_script(voices)
+        assert text(browser, "aloud") == "Speak: on"
+        state = "return [find('voice').value, find('rate').value, find('perhaps').checked]"
+        assert browser.execute_script(state) == ["low", "0.7", False]
+        assert texts(browser, "#phrases button") == [*PHRASES, "Hello"]
+        session.state.ended = "the source has ended"
+        server.feed.show(Moment(np.zeros((0, 512), np.float32), 0.0, over=True))
+        shows(browser, note=lambda now: "do nothing any more" in now)
+        click(browser, "#phrases button:last-of-type")
+        assert spoken(browser)[-1] == ["Hello", 0.7]
+        press(browser, "open")
+        click(browser, "#own-phrases button")
+        assert texts(browser, "#phrases button") == PHRASES
+        browser.execute_script("localStorage.clear()")
+
+
+@browser_needed
+def test_what_somebody_asked_to_hear_is_not_cut_off(browser) -> None:
+    """A finished sentence is spoken after it; what is asked for next cuts it off."""
+    with PageServer(quiet_session(), port=0) as server:
+        browser.get(server.listener_url)
+        keeps = "speechSynthesis.speak = one => { window.utterance = one; spoken.push(one.text); };"
+        browser.execute_script(VOICE + keeps)
+        press(browser, "aloud")
+        click(browser, "#phrases button")
+        say(server, "come", "here")
+        until(lambda: spoken(browser) == ["stop", "Yes", "come here"])
+        click(browser, "#phrases button")
+        browser.execute_script("utterance.onend()")
+        say(server, "come", "again")
+        until(lambda: spoken(browser)[3:] == ["stop", "Yes", "stop", "come again"])
+        browser.execute_script("utterance.onerror({error: 'not-allowed'})")
+        assert "Touch this page once" in text(browser, "note")
+        browser.execute_script("localStorage.clear()")
+
+
+@browser_needed
+def test_a_fault_has_two_lines(browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is for the family, and one for the technician."""
+    session = quiet_session()
+    status = [Status("damaged", "damaged: 45% of the features have had the same value for 3 s")]
+    family = "The signal is bad: words cannot be trusted."
+    monkeypatch.setattr(session, "status", lambda: status[0])
+    with PageServer(session, port=0) as server:
+        for url in (server.url, server.listener_url):
+            browser.get(url)
+            shows(browser, family=family, state=status[0].text)
+            assert texts(browser, "#announce") == [family]
+        rows = np.random.default_rng(0).normal(size=(150, 512))
+        rows[:, :230] = 0
+        session.quality.bins.extend(rows)
+        shows(browser, state=f"{status[0].text} (crossings of array 1, 2, 3, 4)")
+        status[0] = Status("live", "live")
+        shows(browser, family="", state="live")
+
+
+EVERYBODY = (Path(__file__).parent / "everybody.js").read_text(encoding="utf-8")
+PHRASES = ["Yes", "No", "Wait", "Pain"]
+
+
+@browser_needed
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_for_everybody(browser, scheme: str) -> None:
+    """What is pressed has 44 pixels and a name, text can be told from its ground, and letters of
+    twice the size fit a phone."""
+    session = quiet_session()
+    session.decoder.hotwords = ["anna"]
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    try:
+        with PageServer(session, port=0) as server:
+            for number in range(3):
+                say(server, "maybe", "sentence", str(number))
+            session.request("mark", "1 wrong")
+            session.request("mark", "2 corrected another sentence")
+            session.note("something to know", True)
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+            for url, dialog in (
+                (server.url, ""),
+                (server.listener_url, ""),
+                (server.listener_url, "openFix(last, 0)"),
+                (server.listener_url, "find('more').showModal()"),
+            ):
+                browser.get(url)
+                browser.execute_script(VOICE + "choose({phrases: ['Hello']}); showPhrases();")
+                until(lambda: texts(browser, "#sentences .corrected .sentence"))
+                browser.execute_script(dialog)
+                for size in ("100%", "200%"):
+                    larger = f"document.documentElement.style.fontSize = '{size}'"
+                    browser.execute_script(larger)
+                    found = browser.execute_script(EVERYBODY)
+                    assert found == {"small": [], "pale": [], "edges": [], "wide": False}, size
+                around = "dialog[open] " if dialog else ""  # the rest cannot be reached
+                for one in browser.find_elements("css selector", f"{around}:is(button, input, a)"):
+                    name = one.accessible_name.strip()
+                    assert name or not one.is_displayed(), one.get_attribute("outerHTML")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        browser.execute_script("localStorage.clear()")
 
 
 @browser_needed
