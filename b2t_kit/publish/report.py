@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['CLASS_ROWS', 'DESCRIPTION_FILE', 'Place', 'ROW_TITLES', 'Sentence', 'read_description', 'groups_of', 'rates_of',
-           'mistakes', 'certainty_in', 'as_rate', 'Report', 'plot_days', 'html_part', 'png_address', 'picture',
-           'features_picture', 'posteriors_picture', 'Look', 'sentence_html', 'report_html', 'decoded_as_before',
-           'corpora_near', 'check_same_trials', 'sentence_of', 'recipe_of', 'facts_of', 'report_run', 'front_row']
+           'mistakes', 'certainty_in', 'compared_with', 'as_rate', 'Report', 'plot_days', 'html_part', 'png_address',
+           'picture', 'features_picture', 'posteriors_picture', 'Look', 'sentence_html', 'report_html',
+           'decoded_as_before', 'corpora_near', 'check_same_trials', 'sentence_of', 'recipe_of', 'facts_of',
+           'report_run', 'front_row']
 
 # %% ../../nbs/publish/report.ipynb #7013dbe8
 import base64
@@ -184,6 +185,21 @@ def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  #
         ]
     return {kind: reliability(*map(np.array, zip(*items))) for kind, items in rows.items() if items}
 
+# %% ../../nbs/publish/report.ipynb #078cd1fd
+def compared_with(sentences: Sequence[Sentence], name: str) -> dict[str, Any]:  # plain values
+    "Return how the sentences differ from those of another run, of this name, on the same trials."
+    days = [one.trial.session for one in sentences]
+    true, decoded = map(list, zip(*(one.words for one in sentences)))
+    mine = count_edits(true, decoded)
+    theirs = count_edits(true, [normalise(one.other or "").split() for one in sentences])
+    gap = compare(theirs, mine, days)
+    signs = np.sign(mine.edits - theirs.edits)
+    counts = {
+        name: int((signs == sign).sum())
+        for name, sign in (("fewer", -1), ("equal", 0), ("more", 1))
+    }
+    return {"run": name, **vars(gap), "text": repr(gap), **counts}
+
 # %% ../../nbs/publish/report.ipynb #8bc9e829
 def as_rate(values: Mapping[str, Any]) -> Rate:
     "Return a rate from plain values, of which a missing interval is None."
@@ -240,19 +256,7 @@ class Report:
             for kind, table in own.items()
         }
         if len(sentences) > 1 and all(one.other is not None for one in sentences):
-            mine = count_edits(true, decoded)
-            theirs = count_edits(true, [normalise(one.other or "").split() for one in sentences])
-            gap = compare(theirs, mine, days)
-            signs = np.sign(mine.edits - theirs.edits)
-            found["against"] = {
-                "run": self.other,
-                **vars(gap),
-                "text": repr(gap),
-                **{
-                    name: int((signs == sign).sum())
-                    for name, sign in (("fewer", -1), ("equal", 0), ("more", 1))
-                },
-            }
+            found["against"] = compared_with(sentences, self.other)
         return found
 
     @property
