@@ -33,19 +33,7 @@ from .cache import content_hash
 from .errors import KitError
 from .files import read_bytes, written_aside
 
-# %% ../../nbs/core/compiled.ipynb #5b29b469
-_versions: dict[Any, list[Callable[..., Any]]] = {}  # function -> what chooses the compiled one
-
-
-def version_of(function: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
-    "`numba.extending.overload` with the same options, for a function whose versions machine code is made from."
-    def register(choose: Callable[..., Any]) -> Any:
-        _versions.setdefault(function, []).append(choose)
-        return overload(function, strict=False, **options)(choose)
-
-    return register
-
-
+# %% ../../nbs/core/compiled.ipynb #2138c3a6
 @cache
 def _names_read(code: CodeType) -> set[str]:
     "Return the global names that a function reads, and those that functions inside it read."
@@ -76,7 +64,7 @@ def _code_text(code: CodeType) -> str:
         )
     )
 
-
+# %% ../../nbs/core/compiled.ipynb #6f760e02
 def _value_text(value: Any) -> str:
     "Return what a name stands for; raise `TypeError` for a value that cannot be told from others by a text."
     if isinstance(value, (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)):
@@ -94,7 +82,19 @@ def _value_text(value: Any) -> str:
         )
     raise TypeError(f"{value!r} has no name")
 
+# %% ../../nbs/core/compiled.ipynb #d252f0c5
+_versions: dict[Any, list[Callable[..., Any]]] = {}  # function -> what chooses the compiled one
 
+
+def version_of(function: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
+    "`numba.extending.overload` with the same options, for a function whose versions machine code is made from."
+    def register(choose: Callable[..., Any]) -> Any:
+        _versions.setdefault(function, []).append(choose)
+        return overload(function, strict=False, **options)(choose)
+
+    return register
+
+# %% ../../nbs/core/compiled.ipynb #5b29b469
 def _parts(function: Any) -> tuple[list[str], list[Dispatcher]]:
     """Return a text for each part that machine code of a function is made from, and the compiled functions it calls;
     raise `TypeError` if a part has none."""

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MOST_SMOOTH', 'Bucket', 'choose_buckets', 'bucket_of', 'day_draws', 'round_randomly', 'Step', 'Sampler',
            'rows_per_batch', 'TrialCache', 'read_trial', 'map_trials', 'read_ahead', 'Batch', 'BatchConfig',
-           'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches', 'smoothing_taps',
-           'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
+           'ReusedMemory', 'empty_rows', 'Assembler', 'trainable', 'check_prefetch', 'TrainBatches', 'check_shares',
+           'check_lengths', 'EvalBatches', 'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
 
 # %% ../../nbs/data/batches.ipynb #954b745e
 import itertools
@@ -340,6 +340,55 @@ class BatchConfig:
             },
         )
 
+# %% ../../nbs/data/batches.ipynb #6216c8a4
+class ReusedMemory:
+    "Arrays up to a size, in memory that no array refers to any more: fresh pages take longer than copying trials."
+
+    def __init__(self, largest: int) -> None:  # numbers of the largest array
+        self.largest = largest
+        # memory, and the array that was handed out last
+        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []
+        self._lock = threading.Lock()
+
+    def array(self, shape: tuple[int, ...]) -> np.ndarray:  # float32, contents undefined
+        "Return an array."
+        with self._lock:
+            free = next((pair for pair in self._blocks if pair[1]() is None), None)
+            block = free[0] if free else np.empty(self.largest, np.float32)
+            array = block[:math.prod(shape)].reshape(shape)
+            self._blocks = [pair for pair in self._blocks if pair is not free] + [
+                (block, weakref.ref(array))
+            ]
+        return array
+
+# %% ../../nbs/data/batches.ipynb #cfce846c
+def empty_rows(
+    features: torch.Tensor,  # (B, T, C), whose content stays
+    labels: int,  # L
+    frames: Frames,
+    step_rows: int,  # trials of the whole step
+    step_key: int = 0,  # key of random numbers that all rows of the step share
+) -> Batch:
+    "Return a batch in which each row is a short valid trial of weight 0."
+    rows = len(features)
+    one = torch.ones(rows, dtype=torch.int32)
+    zeros = torch.zeros(rows, dtype=torch.int64)
+    ids = torch.zeros(rows, labels, dtype=torch.int32)
+    ids[:, :1] = 1
+    return Batch(
+        features,
+        one * frames.patch,
+        one.clone(),
+        ids,
+        one * min(1, labels),
+        day=one * 0,
+        weight=torch.zeros(rows),
+        noise_key=zeros,
+        trial=zeros - 1,
+        step_key=zeros + step_key,
+        step_rows=step_rows,
+    )
+
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
@@ -369,9 +418,7 @@ class Assembler:
             )
         self.cache = TrialCache(recordings, config.cache)
         self._labels: dict[int, np.ndarray] = {}
-        # memory, and the array that was handed out last
-        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []
-        self._lock = threading.Lock()
+        self._reused = ReusedMemory(self.largest // 4)
 
     @property
     def largest(self) -> int:
@@ -399,25 +446,9 @@ class Assembler:
         # torch would fill it with threads of its own, and the training step has the cores
         array = features.numpy()
         array[len(trials):] = 0
-        labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
-        labels[:, :1] = 1
-        one = torch.ones(self.rows, dtype=torch.int32)
-        zeros = torch.zeros(self.rows, dtype=torch.int64)
-        batch = Batch(
-            features,
-            one * self.frames.patch,
-            one.clone(),
-            labels,
-            one * min(1, bucket.labels),
-            day=one * 0,
-            weight=torch.zeros(self.rows),
-            noise_key=zeros,
-            trial=zeros - 1,
-            step_key=zeros + step_key,
-            step_rows=step_rows,
-        )
+        batch = empty_rows(features, bucket.labels, self.frames, step_rows, step_key)
         if min(self.widths) < self.num_features:
-            batch.width = one * self.num_features
+            batch.width = torch.full((self.rows,), self.num_features, dtype=torch.int32)
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info = self.recordings.infos[trial]
             ids = self.labels(trial)
@@ -429,8 +460,8 @@ class Assembler:
                 batch.width[row] = self.widths[trial]
             batch.num_bins[row] = length
             batch.num_patches[row] = self.frames.of(length)
-            labels[row, :1] = 0
-            labels[row, :len(ids)] = torch.from_numpy(ids)
+            batch.labels[row, :1] = 0
+            batch.labels[row, :len(ids)] = torch.from_numpy(ids)
             batch.num_labels[row] = len(ids)
             batch.day[row] = info.day
             batch.weight[row] = 1
@@ -439,18 +470,11 @@ class Assembler:
         return batch
 
     def _memory(self, bins: int) -> torch.Tensor:  # (B, T, C) float32, contents undefined
-        "Memory that no batch refers to any more: getting fresh pages takes longer than copying trials into them."
+        "Memory that no batch refers to any more."
         shape = self.rows, bins, self.num_features
         if self.pin:
             return torch.empty(shape, pin_memory=True)
-        with self._lock:
-            free = next((pair for pair in self._blocks if pair[1]() is None), None)
-            block = free[0] if free else np.empty(self.largest // 4, np.float32)
-            array = block[:math.prod(shape)].reshape(shape)
-            self._blocks = [pair for pair in self._blocks if pair is not free] + [
-                (block, weakref.ref(array))
-            ]
-        return torch.from_numpy(array)
+        return torch.from_numpy(self._reused.array(shape))
 
     def empty(self, bucket: Bucket, step_rows: int) -> Batch:
         "Return a batch of empty rows only, of a step that would have so many trials."
@@ -492,6 +516,17 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
         raise KitError(f"{recordings.folder}: no trial is left to train on with {limits}")
     return np.array(indices)
 
+# %% ../../nbs/data/batches.ipynb #56610a6a
+def check_prefetch(config: BatchConfig, size: int) -> None:  # bytes of the steps that are prepared
+    "Check that the host has room for the batches that are prepared ahead."
+    free = memory()[1]
+    if size > free:
+        raise KitError(
+            f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take "
+            f"{gib(size)} of the host's memory, of which {gib(free)} are free; lower "
+            "--batch-size or --prefetch"
+        )
+
 # %% ../../nbs/data/batches.ipynb #3ea949cf
 class TrainBatches:
     "Endless training batches: a function of recordings, configuration and seed."
@@ -529,13 +564,7 @@ class TrainBatches:
             recordings, config, frames, self.buckets, rows, pin, num_features
         )
         size = self.assembler.largest * accumulation * (config.prefetch + 1)
-        free = memory()[1]
-        if size > free:
-            raise KitError(
-                f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take "
-                f"{gib(size)} of the host's memory, of which {gib(free)} are free; lower "
-                "--batch-size or --prefetch"
-            )
+        check_prefetch(config, size)
 
     @property
     def steps_per_epoch(self) -> int:

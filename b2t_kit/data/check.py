@@ -83,7 +83,7 @@ def sentence_gap(
         return None
     return edits(stored, expected) / max(len(stored), len(expected))
 
-# %% ../../nbs/data/check.ipynb #fc470fd3
+# %% ../../nbs/data/check.ipynb #bc4265d6
 ODD_COLUMNS = 0.1  # share of the columns that makes a look speak
 AT_LIMIT = 0.05  # share of the bins at the largest or smallest value of a column
 MOST_BINS = 10_000  # of a trial
@@ -96,7 +96,7 @@ def spelled(columns: np.ndarray) -> str:  # (C,) bool
     more = ", ..." if len(ids) > 8 else ""
     return f"{len(ids)} of {len(columns)} columns ({', '.join(map(str, ids[:8]))}{more})"
 
-
+# %% ../../nbs/data/check.ipynb #f006e3dc
 class Moments:
     "Bins, and the sums of the first three powers of each column."
 
@@ -128,7 +128,7 @@ class Moments:
         cube = third - 3 * first * second + 2 * first**3
         return first, spread, cube / np.where(spread > 0, spread, 1) ** 3
 
-
+# %% ../../nbs/data/check.ipynb #fc470fd3
 class Looks:
     "Looks at a day, trial by trial."
 
@@ -233,7 +233,7 @@ def in_time(day: Looks) -> Iterator[tuple[str, str]]:
             ),
         )
 
-
+# %% ../../nbs/data/check.ipynb #25cfcae8
 def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about columns: dead in a part of the day, copies, cut at a limit, upside down."
     still = np.array(day.still)  # (trials, C)
@@ -282,7 +282,7 @@ def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
             "most numbers are above the mean, and few far below, as if the sign was turned",
         )
 
-
+# %% ../../nbs/data/check.ipynb #f06af76e
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, moments in day.blocks.items():
@@ -324,7 +324,7 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
                 )
                 break
 
-
+# %% ../../nbs/data/check.ipynb #865a49b0
 def of_labels(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield which labels are not those of their sentence."
     strange = {trial: sentence for trial, (gap, sentence) in day.gaps.items() if gap > FARTHEST}

@@ -10,7 +10,8 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
-           'DayStatistics', 'pace_warning', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
+           'repetitions', 'DayStatistics', 'stretch_warnings', 'column_warnings', 'scale_warnings', 'pace_warning',
+           'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -868,6 +869,12 @@ def data_fingerprint(
         },
     }
 
+# %% ../../nbs/01_dataset.ipynb #3a2ffefa
+def repetitions(differs: np.ndarray) -> np.ndarray:  # (T - 1, C) bool -> (n, 2) int64
+    "Return where stretches of bins that are as the bin before begin and end."
+    same = ~differs.any(1)
+    return np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)
+
 # %% ../../nbs/01_dataset.ipynb #89380852
 class DayStatistics:
     "Statistics that tell whether the numbers of a day can be right, from one look at its trials."
@@ -898,7 +905,6 @@ class DayStatistics:
         self.stretches: list[tuple[int, int, float]] = []
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
-
     def add(
         self,
         features: np.ndarray,
@@ -921,12 +927,11 @@ class DayStatistics:
         self.largest = np.maximum(self.largest, size)
         differs = features[1:] != features[:-1]
         self.changes += differs.sum(0)
-        same = ~differs.any(1)
-        # of each stretch
-        ends = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)
+        ends = repetitions(differs)
         start, stop = max(ends.tolist(), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-        self.repeated += int(same.sum())
-        self.others += int(same.sum()) - (stop - start), max(len(ends) - 1, 0)
+        repeated = int((ends[:, 1] - ends[:, 0]).sum())
+        self.repeated += repeated
+        self.others += repeated - (stop - start), max(len(ends) - 1, 0)
         self.stretches.append((stop - start, start, float(np.abs(features[start]).max())))
         self.trials.append(trial)
 
@@ -940,70 +945,87 @@ class DayStatistics:
         "Whether nothing can be learned: nearly all columns are dead, or nearly all bins repeat the one before."
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
-    def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[tuple[str, str]]:
-        "Yield the warnings about the day, each with its kind, besides its usual mean and standard deviation."
-        bins, number = self.others.tolist()
-        probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
-        # chance makes one of this length in a billion bins
-        longest = max(10.0, math.log(1e-9) / math.log(probability))
-        if indices := [
-            index for index, (length, *_) in enumerate(self.stretches) if length >= longest
-        ]:
-            length, start, size = self.stretches[indices[0]]
-            phrase = "stay the same" if size else "are 0"
-            yield (
-                "stretch",
-                (
-                    f"all columns {phrase} from bin {start} to {start + length} of "
-                    f"{self.trials[indices[0]]}; {len(indices)} of {len(self.trials)} trials "
-                    f"have such stretches"
-                ),
-            )
-        rare = (self.changes < self.bins / 1000) & ~self.dead
-        if self.dead.any():
-            yield "dead", f"{spelled(self.dead)} never change"
-        if self.bins >= 2000 and rare.any():
-            yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
-        scored = self.signal.scale.startswith("z-score")
-        alive = ~self.dead if not self.dead.all() else self.dead
-        means, spreads = self.moments
-        mean = float(np.median(means[alive]))
-        spread = float(np.median(spreads[alive]))
-        distance = float(np.median(np.abs(means[alive] - usual_mean)))
-        outliers = (self.largest > 20) & (self.changes > self.bins / 10)
-        shift = abs(float(np.median(means[alive] - usual_mean)))
-        far = distance > (1 if scored else 5) * max(spread, usual_spread) or scored and shift > 0.5
-        most = 1.8 if scored else 5
-        if far or not usual_spread / most <= spread <= most * usual_spread:
-            yield (
-                "scale",
-                (
-                    f"columns have a mean of about {mean:.3g} and a standard deviation of "
-                    f"{spread:.3g}, not {usual_mean:.3g} and {usual_spread:.3g} as "
-                    f"{'z-scores' if scored else 'other days'}; z-score by day"
-                ),
-            )
-        elif scored and self.least >= 0:
-            yield "positive", "no number is below 0, so these are no z-scores; z-score by day"
-        elif scored and outliers.any():
-            worst = int(np.argmax(np.where(outliers, self.largest, 0)))
-            yield (
-                "outlier",
-                (
-                    f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
-                    f"{self.trials[self.largest_trial[worst]]}; {spelled(outliers)} go beyond 20 "
-                    "standard deviations"
-                ),
-            )
-        yield from remarks(self.looks, scored)
-        if self.useless:
-            yield "useless", "nothing can be learned from this day"
-
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:  # (C,) mean and standard deviation
         "Return the mean and standard deviation of each column."
         mean = self.total / self.bins
         return mean, np.sqrt(np.maximum(self.squares / self.bins - mean**2, 0))
+
+    def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[tuple[str, str]]:
+        "Yield the warnings about the day, each with its kind, besides its usual mean and standard deviation."
+        yield from stretch_warnings(self)
+        yield from column_warnings(self)
+        yield from scale_warnings(self, usual_mean, usual_spread)
+        yield from remarks(self.looks, self.signal.scale.startswith("z-score"))
+        if self.useless:
+            yield "useless", "nothing can be learned from this day"
+
+# %% ../../nbs/01_dataset.ipynb #e677d60d
+def stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
+    "Yield that nothing changes for longer than chance allows."
+    bins, number = day.others.tolist()
+    probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
+    # chance makes one of this length in a billion bins
+    longest = max(10.0, math.log(1e-9) / math.log(probability))
+    if indices := [
+        index for index, (length, *_) in enumerate(day.stretches) if length >= longest
+    ]:
+        length, start, size = day.stretches[indices[0]]
+        phrase = "stay the same" if size else "are 0"
+        yield (
+            "stretch",
+            (
+                f"all columns {phrase} from bin {start} to {start + length} of "
+                f"{day.trials[indices[0]]}; {len(indices)} of {len(day.trials)} trials "
+                f"have such stretches"
+            ),
+        )
+
+# %% ../../nbs/01_dataset.ipynb #83db083f
+def column_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
+    "Yield which columns never change, or hardly ever."
+    rare = (day.changes < day.bins / 1000) & ~day.dead
+    if day.dead.any():
+        yield "dead", f"{spelled(day.dead)} never change"
+    if day.bins >= 2000 and rare.any():
+        yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
+
+# %% ../../nbs/01_dataset.ipynb #e2b4f69e
+def scale_warnings(
+    day: DayStatistics, usual_mean: float, usual_spread: float
+) -> Iterator[tuple[str, str]]:
+    "Yield that the numbers are of another scale than usual, or no z-scores."
+    scored = day.signal.scale.startswith("z-score")
+    alive = ~day.dead if not day.dead.all() else day.dead
+    means, spreads = day.moments
+    mean = float(np.median(means[alive]))
+    spread = float(np.median(spreads[alive]))
+    distance = float(np.median(np.abs(means[alive] - usual_mean)))
+    outliers = (day.largest > 20) & (day.changes > day.bins / 10)
+    shift = abs(float(np.median(means[alive] - usual_mean)))
+    far = distance > (1 if scored else 5) * max(spread, usual_spread) or scored and shift > 0.5
+    most = 1.8 if scored else 5
+    if far or not usual_spread / most <= spread <= most * usual_spread:
+        yield (
+            "scale",
+            (
+                f"columns have a mean of about {mean:.3g} and a standard deviation of "
+                f"{spread:.3g}, not {usual_mean:.3g} and {usual_spread:.3g} as "
+                f"{'z-scores' if scored else 'other days'}; z-score by day"
+            ),
+        )
+    elif scored and day.least >= 0:
+        yield "positive", "no number is below 0, so these are no z-scores; z-score by day"
+    elif scored and outliers.any():
+        worst = int(np.argmax(np.where(outliers, day.largest, 0)))
+        yield (
+            "outlier",
+            (
+                f"a value {day.largest[worst]:.3g} from its mean in column {worst} of "
+                f"{day.trials[day.largest_trial[worst]]}; {spelled(outliers)} go beyond 20 "
+                "standard deviations"
+            ),
+        )
 
 # %% ../../nbs/01_dataset.ipynb #dff011ea
 def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # empty if it is as on the others

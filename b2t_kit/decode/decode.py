@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['undecodable', 'SplitLogits', 'read_split', 'LogitSource', 'with_references', 'LogitsFile', 'TrainedSource',
-           'RunLogits', 'known_sentences', 'Sentences', 'decode_trials', 'DecodeOptions', 'absolute', 'Decoding',
-           'decode_sentences', 'decode_run', 'WordCounter']
+           'RunLogits', 'known_sentences', 'Sentences', 'decode_trials', 'DecodeOptions', 'absolute', 'OpenedSource',
+           'Decoding', 'decode_sentences', 'decode_run', 'WordCounter']
 
 # %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
@@ -506,8 +506,8 @@ def absolute(name: str | Path | None) -> str | None:
         return None
     return DEFAULT if str(name) == DEFAULT else os.path.realpath(name)
 
-# %% ../../nbs/decode/decode.ipynb #deb2d7e3
-class Decoding:
+# %% ../../nbs/decode/decode.ipynb #115a30fb
+class OpenedSource:
     "The calibrated logits of a source, with the words, the language model and the tuned weights that decode them."
 
     def __init__(
@@ -541,12 +541,17 @@ class Decoding:
         self.record = self.record.for_model(options.lm, self.words[1])
         calibration = options.calibration(source, raw.trials, self.record, self.folder)
         self.logits = raw.calibrated(calibration)
-        self.tuning: Tuning | None = None
 
     def search(self) -> BeamSearch:
         "Return the search with tuned or default weights; `KitError` if they are for other words or another network."
         weights = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
         return self.options.search(self.words, weights)
+
+# %% ../../nbs/decode/decode.ipynb #deb2d7e3
+class Decoding(OpenedSource):
+    "Tunes on an opened source, and decodes it."
+
+    tuning: Tuning | None = None
 
     def tune(self) -> None:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."

@@ -6,7 +6,8 @@
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'phoneme_floor', 'advance',
            'double_capacity', 'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords',
-           'with_hotwords', 'average_word', 'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'with_hotwords', 'average_word', 'log_probs', 'FrameStream', 'Stream', 'BeamSearch', 'search_key',
+           'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -616,11 +617,11 @@ def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (
         rows[frame, BLANK] -= penalty
     return rows
 
-# %% ../../nbs/decode/search.ipynb #a2f2f3e4
-class Stream:
-    "Decodes one trial while its frames arrive."
+# %% ../../nbs/decode/search.ipynb #cf7e23fc
+class FrameStream:
+    "The search over one trial, frame by frame."
 
-    def __init__(self, search: "BeamSearch", before: "Stream | None" = None) -> None:
+    def __init__(self, search: "BeamSearch", before: "FrameStream | None" = None) -> None:
         self.search = search
         self.limits = search.config.limits
         self.trie = search.trie
@@ -632,13 +633,6 @@ class Stream:
         self.histories.size[0] = 1
         self.beam = new_beam(self.limits.beam)
         self.rows = list[np.ndarray]()
-
-    def reserve(self, histories: int) -> None:
-        "Take memory for so many word histories before the first frame, so that no frame waits for it."
-        while len(self.histories.rows) < histories:
-            self.histories, self.candidates = double_capacity(self.histories, self.candidates)
-        for array in (self.histories.rows, self.histories.states, *self.candidates[:3]):
-            array[1:] = array[-1:]  # all zeros: makes the memory ours
 
     def push(self, frames: np.ndarray) -> None:
         "Process logits of the next frame (41,), or of several (n, 41)."
@@ -674,11 +668,6 @@ class Stream:
             self.search.lexicon.words[word] for word in history_words(self.histories, history)
         )
 
-    @property
-    def sentence(self) -> str:
-        "The finished words of the best prefix; later frames may change them."
-        return " ".join(self.words(int(self.beam.rows[0]["history"])))
-
     def best(self, count: int) -> list[int]:
         "Return the histories of the most likely sentences; if all end inside a word, those of the words before it."
         scores = complete_sentences(self.beam)
@@ -693,6 +682,32 @@ class Stream:
             for history, acoustic in scores.items()
         }
         return sorted(totals, key=lambda history: -totals[history])[:count]
+
+    def finish(self) -> list[Hypothesis]:
+        "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
+        if not self.rows:
+            raise KitError("the stream is empty: push frames before it is finished")
+        sentences = [
+            history_words(self.histories, history)
+            for history in self.best(self.search.config.n_best)
+        ]
+        return self.search.scored(np.concatenate(self.rows), sentences)
+
+# %% ../../nbs/decode/search.ipynb #a2f2f3e4
+class Stream(FrameStream):
+    "Decodes one trial while its frames arrive."
+
+    def reserve(self, histories: int) -> None:
+        "Take memory for so many word histories before the first frame, so that no frame waits for it."
+        while len(self.histories.rows) < histories:
+            self.histories, self.candidates = double_capacity(self.histories, self.candidates)
+        for array in (self.histories.rows, self.histories.states, *self.candidates[:3]):
+            array[1:] = array[-1:]  # all zeros: makes the memory ours
+
+    @property
+    def sentence(self) -> str:
+        "The finished words of the best prefix; later frames may change them."
+        return " ".join(self.words(int(self.beam.rows[0]["history"])))
 
     def ending(self) -> float:
         "Return the probability that the best sentence ends here, by the language model."
@@ -732,16 +747,6 @@ class Stream:
                 for row in np.argsort(-sums[1], kind="stable")[:count]
             ]
         )
-
-    def finish(self) -> list[Hypothesis]:
-        "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
-        if not self.rows:
-            raise KitError("the stream is empty: push frames before it is finished")
-        sentences = [
-            history_words(self.histories, history)
-            for history in self.best(self.search.config.n_best)
-        ]
-        return self.search.scored(np.concatenate(self.rows), sentences)
 
 # %% ../../nbs/decode/search.ipynb #f407d500
 class BeamSearch:

@@ -208,16 +208,9 @@ def plot_tuning(tuning: Tuning) -> "Figure":
     figure.colorbar(image, ax=axis, label="word error rate, %")
     return figure
 
-# %% ../../nbs/decode/tune.ipynb #cc3bdc29
+# %% ../../nbs/decode/tune.ipynb #f0ae6382
 DEFAULT = "default"  # instead of a language model: the one that is made, or of the made-up grammar
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
-_OTHERS = {
-    "language_model": "with another language model; give that one",
-    "decoder": "for other weights of the network",
-    "lexicon": "with other words; give the same lexicon",
-    "hotwords": "with other hotwords; give the same",
-    "search": "with another version of the search",
-}
 
 
 def tuned_for(
@@ -230,6 +223,15 @@ def tuned_for(
     facts = {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash}
     facts |= {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}
     return facts | ({"decoder": decoder} if decoder else {})
+
+# %% ../../nbs/decode/tune.ipynb #cc3bdc29
+_OTHERS = {
+    "language_model": "with another language model; give that one",
+    "decoder": "for other weights of the network",
+    "lexicon": "with other words; give the same lexicon",
+    "hotwords": "with other hotwords; give the same",
+    "search": "with another version of the search",
+}
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class TuningRecord:
             )
         return None if self.lm == DEFAULT else self.lm
 
-
+# %% ../../nbs/decode/tune.ipynb #7c3e9420
 def read_tuning(path: Path) -> TuningRecord:
     "Return the record of tuned weights, an empty one if decoding.json is missing."
     if not os.path.lexists(path):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ParameterGroups', 'Division', 'AXES', 'TPU_VENDOR', 'TPU_MODELS', 'map_tensors', 'to_device', 'gradient_norms',
-           'Device', 'package_versions', 'ChipMesh', 'tpu_chips', 'DeviceOptions', 'check_tracker', 'TorchDevice',
-           'start_tracker', 'tracker_only', 'open_torch']
+           'Worker', 'StepDevice', 'fetch_at_once', 'check_copies', 'Device', 'package_versions', 'ChipMesh',
+           'tpu_chips', 'DeviceOptions', 'check_tracker', 'TorchDevice', 'start_tracker', 'tracker_only', 'open_torch']
 
 # %% ../../nbs/devices/torch.ipynb #f48fcab5
 import dataclasses
@@ -90,23 +90,11 @@ def gradient_norms(
         [torch.linalg.vector_norm(torch.stack(part or [zero])) for part in (each, *parts)]
     )
 
-# %% ../../nbs/devices/torch.ipynb #20535e0b
-class Device(ABC):
-    "An accelerator, and this process's place among the processes that share the work."
+# %% ../../nbs/devices/torch.ipynb #f6eee8cf
+class Worker:
+    "One of the processes that share the work."
 
-    torch_device: torch.device  # where tensors go
-    kind: str  # "cpu", "cuda" or "xla"
     place_in_world: Rank
-    precision: Precision
-    label: str  # description of the device, for the log
-    accumulation: int = 1  # micro-batches per optimizer step
-    accelerator: Any = None  # an `Accelerator`, for the tracker; None without
-    model: nn.Module  # in training
-    undo: ExitStack  # restores the settings that were made for this device
-    notices: list[str] = []  # lines about ignored settings, for the log
-    chips: int = 1  # devices of this process that share the rows of a batch
-    compiles: bool = False  # whether a program is compiled for each shape of batch
-    computes_globally: bool = False  # whether one process computes the rows of all processes
 
     @property
     def rank(self) -> int:
@@ -128,67 +116,6 @@ class Device(ABC):
         if self.is_main:
             print(text, flush=True)
 
-    def place(self, batch: Any) -> Any:
-        "Return a batch (dataclass of tensors) on the device."
-        return to_device(batch, self.torch_device)
-
-    def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
-        "Return a number that changes between steps, so that no program is compiled for its value."
-        return value
-
-    def seed(self, number: int) -> None:
-        "Seed the generators used by dropout with a 63-bit number."
-        torch.manual_seed(number)
-
-    def submit(self, what: str, batch: Any = None) -> None:
-        "Start the operations since the last call, on a device that collects them as one program."
-
-    def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "Return the values in a form that can be fetched later; called before `submit`."
-        return values
-
-    def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        "Return the tensors in host memory, in as few transfers as the device allows."
-        small = all(tensor.ndim < 2 and tensor.is_floating_point() for tensor in tensors)
-        if small and len({tensor.dtype for tensor in tensors}) == 1:
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
-            pieces = flat.split([tensor.numel() for tensor in tensors])
-            return [piece.reshape(tensor.shape).clone() for piece, tensor in zip(pieces, tensors)]
-        return [tensor.detach().cpu() for tensor in tensors]
-
-    def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "Return the same tensors by the same names in host memory."
-        return dict(zip(tensors, self.fetch(list(tensors.values()))))
-
-    def lay_out_average(self, model: nn.Module) -> None:
-        "Place a copy of the model that is averaged and evaluated but not trained."
-
-    def measurements(self) -> dict[str, float]:
-        "Further values of the device for each row of metrics."
-        return {}
-
-    def autocast(self) -> AbstractContextManager:
-        "Return the context for forward pass and loss that follows the precision policy."
-        return autocast(self.precision, self.kind)
-
-    def check_replicas(self, model: nn.Module) -> None:
-        "Check that all processes have the same parameters."
-        if self.computes_globally:  # one program writes all copies
-            return
-        checksums = self.gather_objects(checksum(self.unwrap(model)))
-        for rank, sums in enumerate(checksums):
-            names = [name for name in sums if sums[name] != checksums[0].get(name)]
-            if names:
-                first = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-                raise KitError(f"process {rank} has other values than process 0 in {first}")
-
-    def describe(self) -> str:
-        "Return the device, processes, precision and versions, one line each."
-        processes = f"{self.world}, this is number {self.rank}"
-        lines = {"device": self.label, "processes": processes, "precision": self.precision,
-                 "step": f"{self.accumulation} micro-batch(es)", "versions": package_versions()}
-        return "\n".join([f"{key:<10} {value}" for key, value in lines.items()] + self.notices)
-
     def gather_objects(self, value: Any) -> list[Any]:
         "Return the `value` of every process in the order of ranks, on every process."
         values = [value] * self.world
@@ -203,22 +130,18 @@ class Device(ABC):
             torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
 
-    def track(self, metrics: dict[str, float], step: int) -> None:
-        "Send metrics to the tracker if there is one."
-        if self.accelerator is not None:
-            self.accelerator.log(metrics, step=step)
+# %% ../../nbs/devices/torch.ipynb #6852291d
+class StepDevice(Worker, ABC):
+    "An accelerator, as one training step uses it."
 
-    def close(self) -> None:
-        "Finish trackers and restore torch's settings."
-        if self.accelerator is not None:
-            for tracker in self.accelerator.trackers:
-                tracker.finish()
-            self.accelerator.trackers = []
-            self.accelerator.free_memory()
-        self.undo.close()
+    torch_device: torch.device  # where tensors go
+    kind: str  # "cpu", "cuda" or "xla"
+    precision: Precision
+    model: nn.Module  # in training
+    chips: int = 1  # devices of this process that share the rows of a batch
+    accumulation: int = 1  # micro-batches per optimizer step
 
     @abstractmethod
-
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -228,16 +151,27 @@ class Device(ABC):
         "Return the model that was given to `prepare`."
         return model
 
+    def place(self, batch: Any) -> Any:
+        "Return a batch (dataclass of tensors) on the device."
+        return to_device(batch, self.torch_device)
+
+    def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
+        "Return a number that changes between steps, so that no program is compiled for its value."
+        return value
+
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager:
         "Return the context of one micro-batch; gradients are reduced over processes in the last one."
         return nullcontext()
+
+    def autocast(self) -> AbstractContextManager:
+        "Return the context for forward pass and loss that follows the precision policy."
+        return autocast(self.precision, self.kind)
 
     def backward(self, loss: torch.Tensor) -> None:
         "Add the gradients of this process's share of the global loss, a float32 scalar."
         if loss.dtype != torch.float32:
             raise KitError(f"the loss is {loss.dtype}, not float32; compute it from float32 logits")
         loss.backward()
-
 
     def clip(
         self, model: nn.Module, max_norm: float | None = None, groups: ParameterGroups = ()
@@ -265,6 +199,60 @@ class Device(ABC):
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
         "Return the sum over all processes, on each of them."
 
+# %% ../../nbs/devices/torch.ipynb #2d939706
+def fetch_at_once(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    "Return tensors in host memory: numbers of one type as one transfer, anything else one by one."
+    small = all(tensor.ndim < 2 and tensor.is_floating_point() for tensor in tensors)
+    if small and len({tensor.dtype for tensor in tensors}) == 1:
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
+        pieces = flat.split([tensor.numel() for tensor in tensors])
+        return [piece.reshape(tensor.shape).clone() for piece, tensor in zip(pieces, tensors)]
+    return [tensor.detach().cpu() for tensor in tensors]
+
+# %% ../../nbs/devices/torch.ipynb #dbc31e7a
+def check_copies(
+    checksums: Sequence[Mapping[str, Any]],  # of each process, by parameter
+) -> None:
+    "Check that all processes have the same parameters."
+    for rank, sums in enumerate(checksums):
+        names = [name for name in sums if sums[name] != checksums[0].get(name)]
+        if names:
+            first = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+            raise KitError(f"process {rank} has other values than process 0 in {first}")
+
+# %% ../../nbs/devices/torch.ipynb #20535e0b
+class Device(StepDevice):
+    "An accelerator, and this process's place among the processes that share the work."
+
+    label: str  # description of the device, for the log
+    accelerator: Any = None  # an `Accelerator`, for the tracker; None without
+    undo: ExitStack  # restores the settings that were made for this device
+    notices: list[str] = []  # lines about ignored settings, for the log
+    compiles: bool = False  # whether a program is compiled for each shape of batch
+    computes_globally: bool = False  # whether one process computes the rows of all processes
+
+    def seed(self, number: int) -> None:
+        "Seed the generators used by dropout with a 63-bit number."
+        torch.manual_seed(number)
+
+    def submit(self, what: str, batch: Any = None) -> None:
+        "Start the operations since the last call, on a device that collects them as one program."
+
+    def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        "Return the values in a form that can be fetched later; called before `submit`."
+        return values
+
+    def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        "Return the tensors in host memory, in as few transfers as the device allows."
+        return fetch_at_once(tensors)
+
+    def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        "Return the same tensors by the same names in host memory."
+        return dict(zip(tensors, self.fetch(list(tensors.values()))))
+
+    def lay_out_average(self, model: nn.Module) -> None:
+        "Place a copy of the model that is averaged and evaluated but not trained."
+
     @abstractmethod
     def synchronize(self) -> None:
         "Wait until the device has finished its work; for measuring time."
@@ -273,12 +261,42 @@ class Device(ABC):
     def memory_bytes(self) -> int:
         "Return the peak memory used on the device in bytes; on a CPU the current memory of the process."
 
+    def measurements(self) -> dict[str, float]:
+        "Further values of the device for each row of metrics."
+        return {}
+
+    def check_replicas(self, model: nn.Module) -> None:
+        "Check that all processes have the same parameters."
+        if not self.computes_globally:  # where it is, one program writes all copies
+            check_copies(self.gather_objects(checksum(self.unwrap(model))))
+
+    def describe(self) -> str:
+        "Return the device, processes, precision and versions, one line each."
+        processes = f"{self.world}, this is number {self.rank}"
+        lines = {"device": self.label, "processes": processes, "precision": self.precision,
+                 "step": f"{self.accumulation} micro-batch(es)", "versions": package_versions()}
+        return "\n".join([f"{key:<10} {value}" for key, value in lines.items()] + self.notices)
+
+    def track(self, metrics: dict[str, float], step: int) -> None:
+        "Send metrics to the tracker if there is one."
+        if self.accelerator is not None:
+            self.accelerator.log(metrics, step=step)
+
     def state_dict(self) -> dict[str, Any]:
         "Return the state of the device for a checkpoint, as plain numbers."
         return {"scaler": {}, "skipped_steps": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Continue from `state_dict()`."
+
+    def close(self) -> None:
+        "Finish trackers and restore torch's settings."
+        if self.accelerator is not None:
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
+            self.accelerator.trackers = []
+            self.accelerator.free_memory()
+        self.undo.close()
 
     def __enter__(self) -> "Device":
         return self

@@ -218,7 +218,7 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
         scales[group] = mean, np.where(tiny, spread, spread + 1e-8)
     return scales
 
-# %% ../../nbs/importers/convert.ipynb #a7c31f01
+# %% ../../nbs/importers/convert.ipynb #acdcf14a
 def splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
     "Return the split of each trial of a day: its own, or by the importer's share of validation."
     pool = [index for index, one in enumerate(trials) if not one.split and one.sentence is not None]
@@ -227,7 +227,7 @@ def splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
     return [one.split or ("test" if one.sentence is None else "val" if index in val else "train")
             for index, one in enumerate(trials)]
 
-
+# %% ../../nbs/importers/convert.ipynb #a7c31f01
 def overlap(one: SourceTrial, other: SourceTrial) -> float:  # seconds
     "Return how long two trials are the same recording; nothing if a format does not say, or up to a bin at an edge."
     if one is other or one.span is None or other.span is None or one.span[0] != other.span[0]:
@@ -252,7 +252,7 @@ def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str
         "same bins would be trained on and scored; give trials that do not overlap",
     )
 
-
+# %% ../../nbs/importers/convert.ipynb #4f6f234b
 def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     "Return what is odd about the times of a day's trials: some overlap, or one begins before the one before."
     # recording and beginning
@@ -288,7 +288,7 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
         )
     return notes
 
-
+# %% ../../nbs/importers/convert.ipynb #69a08dd8
 def rate_notes(
     trials: Sequence[SourceTrial],
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read

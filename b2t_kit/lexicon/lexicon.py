@@ -115,7 +115,7 @@ def build_lexicon(
                 forms[word] = [(*word, *end) for end in ("", *STOPS) if not end or end in names]
     return Lexicon(forms, names)
 
-# %% ../../nbs/lexicon/lexicon.ipynb #ce716841
+# %% ../../nbs/lexicon/lexicon.ipynb #1a2ed22c
 _BLANKS = (
     "<BLANK>",
     "<BLK>",
@@ -163,6 +163,8 @@ _NEVER_SAID = frozenset(  # classes that toolkits add
         "<MASK>",
     }
 )
+
+# %% ../../nbs/lexicon/lexicon.ipynb #ce716841
 STOPS = (",", "~", ".", "?", "!")  # characters that may follow a word; ~ is a full stop
 
 

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['KENLM_KINDS', 'KENLM_STATE', 'KenlmHeader', 'parse_header', 'word_hash', 'KenlmProbing', 'map_probing', 'find_key',
            'as_float', 'finish_score', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights',
-           'KenlmModel', 'walk_level', 'read_language_model']
+           'map_bytes', 'check_readable', 'check_size', 'vocabulary_size', 'check_words', 'KenlmModel', 'walk_level',
+           'read_language_model']
 
 # %% ../../nbs/lm/kenlm.ipynb #d27ea9bb
 import math
@@ -126,7 +127,7 @@ def map_probing(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmProbing, in
 # %% ../../nbs/lm/kenlm.ipynb #e5f80013
 _EARLIER = np.uint64(8978948897894561157)
 _WORD = np.uint64(17894857484156487943)
-_32 = np.uint64(32)
+_HALF = np.uint64(32)  # bits of a cell
 _ABSENT = -1
 
 # %% ../../nbs/lm/kenlm.ipynb #f934552f
@@ -140,7 +141,7 @@ def find_key(model, table, key):  # first cell after the key; _ABSENT if the tab
         cell = model.start[table] + wide * row
         if cell < 0 or cell + wide > len(model.cells):
             raise DamagedModel("a table lies outside the file")
-        other = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
+        other = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _HALF
         if other == key:
             return cell + 2
         if other == np.uint64(0):
@@ -390,7 +391,7 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
         raise DamagedModel("a word lies outside the file")
     entry = model.bits[model.single + 2 * row]
     log10_p = np.uint32(entry & np.uint64(0xFFFFFFFF))
-    back = np.uint32(entry >> _32)
+    back = np.uint32(entry >> _HALF)
     matched = 1
     new.length = 0
     _keep_context(new, 1, back)
@@ -417,6 +418,66 @@ def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) ->
         model, states[before], states[after], word
     )
 
+# %% ../../nbs/lm/kenlm.ipynb #050f9496
+def map_bytes(path: Path) -> np.ndarray:  # (bytes,) uint8, not read yet
+    "Map a file."
+    try:
+        return np.memmap(path, np.uint8, "r").view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise KitError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
+
+
+def check_readable(path: Path, header: KenlmHeader) -> None:
+    "Check that the kit can read the kind and the order of a file."
+    order = len(header.counts)
+    if header.kind == 1 or order > MAX_ORDER:
+        raise KitError(
+            f"{path}: is a KenLM file of kind {header.kind} ({KENLM_KINDS[header.kind]}) and order "
+            f"{order}, which the kit cannot read; build it again with build_binary, "
+            f"without -r, from n-grams of 2 to {MAX_ORDER} words"
+        )
+
+# %% ../../nbs/lm/kenlm.ipynb #1942ef1f
+def check_size(header: KenlmHeader, size: int, end: int) -> None:
+    "Check that a file has the bytes of its n-grams, up to `end`, and more only if words follow."
+    if size < end or (size > end and not header.has_words):
+        raise DamagedModel(
+            f"has {size:,} bytes instead of {end:,}"
+            f"{' or more' * header.has_words}, which its counts require"
+        )
+
+
+def vocabulary_size(header: KenlmHeader, data: np.ndarray) -> int:
+    "Return the number of words, `<unk>` included, as the vocabulary says it."
+    first = data[header.size : header.size + 8]
+    if header.kind:
+        number = 1 + int(first.view(np.uint64)[0])
+        most = header.counts[0]
+    else:
+        version, number = first.view(np.uint32).tolist()
+        most = 0 if version else header.counts[0] + 1
+    if not 3 <= number <= most:
+        raise DamagedModel(f"its vocabulary has {number:,} words of {header.counts[0]:,}")
+    return number
+
+
+def check_words(words: np.ndarray, number: int, expected: bool) -> None:
+    "Check the bytes after the n-grams: so many words if any are expected, nothing else."
+    ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
+    fit = (
+        len(words)
+        and words[:6].tobytes() == b"<unk>\0"
+        and ends == number
+        and not words[-1]
+    )
+    if bool(fit) != expected or bool(len(words)) != expected:
+        raise DamagedModel(
+            f"ends with {ends:,} words instead of {number:,}, or they are not "
+            "where the counts say"
+        )
+
 # %% ../../nbs/lm/kenlm.ipynb #0ee043ac
 class KenlmModel(LanguageModel):
     "A KenLM file: mapped, not loaded."
@@ -426,12 +487,7 @@ class KenlmModel(LanguageModel):
     def __init__(self, path: str | Path) -> None:
         "Map a KenLM file, whose size must be what its counts require."
         self.path: Path = regular_file(path)
-        try:
-            data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
-        except (OSError, ValueError) as error:
-            raise KitError(
-                f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
-            ) from error
+        data = map_bytes(self.path)
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
         with self.naming_file():
@@ -439,44 +495,12 @@ class KenlmModel(LanguageModel):
             self.kind = KENLM_KINDS[header.kind]
             self.counts = header.counts
             self.bytes = len(data)
-            if header.kind == 1 or self.order > MAX_ORDER:
-                raise KitError(
-                    f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
-                    f"{self.order}, which the kit cannot read; build it again with build_binary, "
-                    f"without -r, from n-grams of 2 to {MAX_ORDER} words"
-                )
-            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(
-                header, data
-            )
-            if len(data) < self.end_of_ngrams or (
-                len(data) > self.end_of_ngrams and not header.has_words
-            ):
-                raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"
-                                   f"{' or more' * header.has_words}, which its counts require")
-            place = header.size
-            if isinstance(self.arrays, KenlmTrie):
-                self.num_words = 1 + int(data[place : place + 8].view(np.uint64)[0])
-                most = self.counts[0]
-            else:
-                version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
-                most = 0 if version else self.counts[0] + 1
-            if not 3 <= self.num_words <= most:
-                raise DamagedModel(
-                    f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}"
-                )
-            words = data[self.end_of_ngrams :]
-            ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
-            fit = (
-                len(words)
-                and words[:6].tobytes() == b"<unk>\0"
-                and ends == self.num_words
-                and not words[-1]
-            )
-            if bool(fit) != header.has_words or bool(len(words)) != header.has_words:
-                raise DamagedModel(
-                    f"ends with {ends:,} words instead of {self.num_words:,}, or they are not "
-                    "where the counts say"
-                )
+            check_readable(self.path, header)
+            place = map_trie if header.kind else map_probing
+            self.arrays, self.end_of_ngrams = place(header, data)
+            check_size(header, len(data), self.end_of_ngrams)
+            self.num_words = vocabulary_size(header, data)
+            check_words(data[self.end_of_ngrams :], self.num_words, header.has_words)
             self._first, self.end = self.numbers(["<s>", "</s>"]).tolist()
             if not self._first or not self.end:
                 raise DamagedModel(
@@ -535,6 +559,12 @@ class KenlmModel(LanguageModel):
         states[1]['words'][0] = self._first
         return states[1]
 
+    def score(self, state: Any, word: int) -> tuple[float, Any]:
+        "Return ln of the probability of the next word, and the new state."
+        states = np.zeros(2, KENLM_STATE)
+        states[0] = state
+        return _one_step(self.arrays, states, word), states[1]
+
     def _singles(self, column: int) -> np.ndarray:
         "Return one of the two numbers of each word."
         if isinstance(self.arrays, KenlmTrie):
@@ -556,39 +586,14 @@ class KenlmModel(LanguageModel):
         "A fingerprint of the whole file, for the names of caches."
         return file_hash(self.path, self.memo)[:32]
 
-    def score(self, state: Any, word: int) -> tuple[float, Any]:
-        "Return ln of the probability of the next word, and the new state."
-        states = np.zeros(2, KENLM_STATE)
-        states[0] = state
-        return _one_step(self.arrays, states, word), states[1]
-
     def verify(self) -> None:
         "Read the whole model; raise `KitError` at the first fault."
         with self.naming_file():
             if isinstance(self.arrays, KenlmTrie):
-                if not (self.hashes[1:] > self.hashes[:-1]).all():
-                    raise DamagedModel("the hashes of the words are not in order")
-                for n in range(2, self.order + 1):
-                    walk_level(self, n)
+                _verify_trie(self)
             else:
-                expected = [self.num_words - 1, 0, *self.counts[1:]]
-                for table, rows in enumerate(self.arrays.rows.tolist()):
-                    if table == 1:  # single words are in a list
-                        continue
-                    keys = sum(
-                        _walk_table(self.arrays, table, self.num_words, part.start, part.stop)
-                        for part in chunks(rows, 1 << 20, "reading n-grams")
-                    )
-                    if keys == rows:
-                        raise DamagedModel("a hash table has no empty bucket")
-                    if keys < expected[table] or (table == 0 and keys > expected[0]):
-                        raise DamagedModel("there are fewer words or n-grams than counted")
-            if not (self.unigrams < 1e-3).all() or not (np.abs(self._singles(1)) < 1e5).all():
-                raise DamagedModel("a word has a wild probability or backoff weight")
-            if self.mass > MOST_MASS:
-                raise DamagedModel(f"the probabilities of the words sum to {self.mass:.3g}")
-            if self.words and (self.numbers(self.words) != np.arange(self.num_words)).any():
-                raise DamagedModel("the words at the end do not fit their hashes")
+                _verify_probing(self)
+            _verify_numbers(self)
 
     def to_arrays(self) -> LanguageModel:
         "Return a trie as a model of the kit; raise `KitError` if n-grams cannot be listed."
@@ -658,6 +663,13 @@ def walk_level(model: "KenlmModel", n: int, ngrams: np.ndarray | None = None) ->
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
 
+# %% ../../nbs/lm/kenlm.ipynb #d044c54a
+def _verify_trie(model: "KenlmModel") -> None:
+    if not (model.hashes[1:] > model.hashes[:-1]).all():
+        raise DamagedModel("the hashes of the words are not in order")
+    for n in range(2, model.order + 1):
+        walk_level(model, n)
+
 # %% ../../nbs/lm/kenlm.ipynb #46556cf8
 @compiled
 def _walk_table(model, table, size, begin, stop):
@@ -666,7 +678,7 @@ def _walk_table(model, table, size, begin, stop):
     keys = 0
     for row in range(begin, stop):
         cell = model.start[table] + row * model.wide[table]
-        key = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _32
+        key = np.uint64(model.cells[cell]) | np.uint64(model.cells[cell + 1]) << _HALF
         if key == np.uint64(0):
             continue
         keys += 1
@@ -680,6 +692,30 @@ def _walk_table(model, table, size, begin, stop):
                           and (table == top or abs(as_float(model.cells[cell + 3])) < 1e5)):
             raise DamagedModel("a probability or backoff weight is wild")
     return keys
+
+# %% ../../nbs/lm/kenlm.ipynb #23654af3
+def _verify_probing(model: "KenlmModel") -> None:
+    expected = [model.num_words - 1, 0, *model.counts[1:]]
+    for table, rows in enumerate(model.arrays.rows.tolist()):
+        if table == 1:  # single words are in a list
+            continue
+        keys = sum(
+            _walk_table(model.arrays, table, model.num_words, part.start, part.stop)
+            for part in chunks(rows, 1 << 20, "reading n-grams")
+        )
+        if keys == rows:
+            raise DamagedModel("a hash table has no empty bucket")
+        if keys < expected[table] or (table == 0 and keys > expected[0]):
+            raise DamagedModel("there are fewer words or n-grams than counted")
+
+# %% ../../nbs/lm/kenlm.ipynb #3dc96131
+def _verify_numbers(model: "KenlmModel") -> None:
+    if not (model.unigrams < 1e-3).all() or not (np.abs(model._singles(1)) < 1e5).all():
+        raise DamagedModel("a word has a wild probability or backoff weight")
+    if model.mass > MOST_MASS:
+        raise DamagedModel(f"the probabilities of the words sum to {model.mass:.3g}")
+    if model.words and (model.numbers(model.words) != np.arange(model.num_words)).any():
+        raise DamagedModel("the words at the end do not fit their hashes")
 
 # %% ../../nbs/lm/kenlm.ipynb #ee241d88
 def _to_arrays(model: KenlmModel) -> LanguageModel:

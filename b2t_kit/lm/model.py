@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'LEAST', 'GREATEST', 'BLOCK', 'MAGIC', 'SUFFIX',
-           'READ_WHOLE', 'MOST_MASS', 'Arrays', 'DamagedModel', 'find', 'step', 'follow', 'LanguageModel', 'sizes_of',
-           'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams', 'assemble', 'perplexity', 'sentence_scores',
-           'write_model', 'map_model', 'check_arrays']
+           'READ_WHOLE', 'MOST_MASS', 'Arrays', 'DamagedModel', 'find', 'step', 'follow', 'NgramModel', 'LanguageModel',
+           'sizes_of', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams', 'assemble', 'perplexity',
+           'sentence_scores', 'write_model', 'map_model', 'check_arrays']
 
 # %% ../../nbs/lm/model.ipynb #11df1497
 import hashlib
@@ -142,32 +142,24 @@ def _score_all(arrays, states, words, ln_p, after):
         for column in range(len(words)):
             ln_p[row, column], after[row, column] = step(arrays, states[row], words[column])
 
-# %% ../../nbs/lm/model.ipynb #509862af
-class LanguageModel:
-    "An n-gram model with backoff, over words."
+# %% ../../nbs/lm/model.ipynb #b9457b7c
+class NgramModel:
+    "An n-gram model with backoff, over words: their numbers, states and scores."
 
     end = END  # the number of </s>
-    kind = ""  # of the file, where there are several of a format
-    memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
-    # the hash that the header of a large file claims; empty if the content was read
-    header_hash = ""
+    path: str | Path | None = None  # the file it is in
 
     def __init__(
         self,
         words: Sequence[str],  # by number; 0 is <unk>, 1 is <s>, 2 is </s>
         arrays: Arrays,
         counts: Sequence[int],  # n-grams of 1, 2, ... words
-        origin: dict[str, Any] | None = None,  # how the model was made; JSON
-        path: str | Path | None = None,  # the file it is in
-    ):
+    ) -> None:
         self.words = tuple(words)
         self.counts = tuple(map(int, counts))
-        self.origin = origin or {}
-        self.path = path
         self.arrays = Arrays(*(np.asarray(array).view(np.ndarray) for array in arrays))
         for array in self.arrays:
             array.setflags(write=False)
-        self.checked = np.zeros(0, np.uint64)  # fingerprints of sentences that are not in its text
 
     @property
     def order(self) -> int:
@@ -184,45 +176,19 @@ class LanguageModel:
         "The number of each word."
         return {word: number for number, word in enumerate(self.words)}
 
+    def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
+        "Return the numbers of words."
+        return np.array([self.ids.get(word, UNKNOWN) for word in words], np.int64)
+
     @cached_property
     def start(self) -> Any:
         "The state at the beginning of a sentence."
         with self.naming_file():
             return step(self.arrays, 0, START)[1]
 
-    @property
-    def unigrams(self) -> np.ndarray:  # (words,) float32
-        "ln of the probability of each word without context."
-        return self.arrays.ln_p[1 : 1 + len(self.words)]
-
-    @property
-    def mass(self) -> float:
-        "The sum of the probabilities of the words; `<s>` is never predicted."
-        return float(
-            np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum()
-        )
-
-    @cached_property
-    def hash(self) -> str:  # 32 hexadecimal digits
-        "A fingerprint of all words and numbers, for the names of caches; raises `KitError` for a damaged file."
-        make = partial(fingerprint_of, self.words, self.arrays)
-        if self.header_hash == "":
-            return make()
-        if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.header_hash:
-            raise KitError(
-                f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy "
-                "it again"
-            )
-        return self.header_hash
-
-    def numbers(self, words: Iterable[str]) -> np.ndarray:  # (K,) int64; 0 for unknown words
-        "Return the numbers of words."
-        return np.array([self.ids.get(word, UNKNOWN) for word in words], np.int64)
-
     def score(self, state: Any, word: int) -> tuple[float, Any]:
         "Return ln of the probability of the next word, and the new state."
         return step(self.arrays, state, word)
-
 
     def score_all(
         self, states: Sequence[int], words: Sequence[int]
@@ -251,15 +217,17 @@ class LanguageModel:
         "Return ln of the probability of a sentence, including its end."
         return float(self.word_scores([" ".join(words)])[1].sum())
 
-    def verify(self) -> None:
-        "Read the whole model: its fingerprint, every index and every number; raise `KitError` at the first fault."
-        with self.naming_file():
-            if self.hash:  # which raises if the file's header claims another
-                check_arrays(self.arrays, self.counts)
+    @property
+    def unigrams(self) -> np.ndarray:  # (words,) float32
+        "ln of the probability of each word without context."
+        return self.arrays.ln_p[1 : 1 + len(self.words)]
 
-    def to_arrays(self) -> "LanguageModel":
-        "Return the model in the kit's own arrays: this one."
-        return self
+    @property
+    def mass(self) -> float:
+        "The sum of the probabilities of the words; `<s>` is never predicted."
+        return float(
+            np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum()
+        )
 
     @contextmanager
     def naming_file(self) -> Iterator[None]:
@@ -270,6 +238,51 @@ class LanguageModel:
             name = self.path or "the language model"
             raise KitError(f"{name}: is damaged ({error}); copy it again, or build it again "
                            "(b2t lm info FILE reads all of it)") from error
+
+# %% ../../nbs/lm/model.ipynb #509862af
+class LanguageModel(NgramModel):
+    "An n-gram model with backoff, over words, and what is known of its file."
+
+    kind = ""  # of the file, where there are several of a format
+    memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
+    # the hash that the header of a large file claims; empty if the content was read
+    header_hash = ""
+
+    def __init__(
+        self,
+        words: Sequence[str],  # by number; 0 is <unk>, 1 is <s>, 2 is </s>
+        arrays: Arrays,
+        counts: Sequence[int],  # n-grams of 1, 2, ... words
+        origin: dict[str, Any] | None = None,  # how the model was made; JSON
+        path: str | Path | None = None,  # the file it is in
+    ) -> None:
+        super().__init__(words, arrays, counts)
+        self.origin = origin or {}
+        self.path = path
+        self.checked = np.zeros(0, np.uint64)  # fingerprints of sentences that are not in its text
+
+    @cached_property
+    def hash(self) -> str:  # 32 hexadecimal digits
+        "A fingerprint of all words and numbers, for the names of caches; raises `KitError` for a damaged file."
+        make = partial(fingerprint_of, self.words, self.arrays)
+        if self.header_hash == "":
+            return make()
+        if remembered_hash(Path(str(self.path)), "model", make, self.memo) != self.header_hash:
+            raise KitError(
+                f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy "
+                "it again"
+            )
+        return self.header_hash
+
+    def verify(self) -> None:
+        "Read the whole model: its fingerprint, every index and every number; raise `KitError` at the first fault."
+        with self.naming_file():
+            if self.hash:  # which raises if the file's header claims another
+                check_arrays(self.arrays, self.counts)
+
+    def to_arrays(self) -> "LanguageModel":
+        "Return the model in the kit's own arrays: this one."
+        return self
 
     def save(self, path: str | Path) -> Path:
         "Write the model to a .b2tlm file; it is in this file from now on."

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
-           'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names', 'published_in', 'model_class',
-           'imported_modules', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'class_of_name',
-           'LinearConfig', 'LinearReadout', 'PatchSteps']
+           'ParameterGroup', 'Adapted', 'FrameSteps', 'check_output', 'ModelConfig', 'model_names', 'published_in',
+           'model_class', 'imported_modules', 'loaded_models', 'model_name', 'model_sources', 'source_note',
+           'class_of_name', 'LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
 import ast
@@ -485,6 +485,34 @@ class FrameSteps:
         )
         return logits[0, 0].numpy()
 
+# %% ../../nbs/models/model.ipynb #d10ebf66
+def check_output(
+    logits: torch.Tensor,
+    shape: tuple[int, int, int],  # rows, bins and classes
+    framing: Frames,
+    name: str,  # of the model's settings, for messages
+) -> None:
+    "Check that a network returned (B, P, classes) float32, with a frame for each patch."
+    rows, bins, classes = shape
+    if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != classes:
+        raise KitError(
+            f"{name}: its network returned logits of shape "
+            f"{tuple(logits.shape)}; expected (rows, frames, classes), here ({rows}, frames, "
+            f"{classes})"
+        )
+    least = framing.of(bins)
+    if logits.shape[1] < least:
+        raise KitError(
+            f"{name}: its network returned {logits.shape[1]} frames for {bins} "
+            f"bins; expected {least}, with patch {framing.patch} and stride {framing.stride}; pad "
+            "convolutions"
+        )
+    if logits.dtype != torch.float32:
+        raise KitError(
+            f"{name}: its network returned {logits.dtype}; "
+            "return in_float32(head, values)"
+        )
+
 # %% ../../nbs/models/model.ipynb #57cbe3b8
 class ModelConfig:
     "Settings of a model: a frozen dataclass that derives from this class has `patch` and `stride` and defines `build`."
@@ -540,22 +568,8 @@ class ModelConfig:
 
     def check_logits(self, logits: torch.Tensor, rows: int, bins: int) -> None:
         "Raise `KitError` if a network returned something else than (B, P, classes) float32."
-        if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != self.num_classes:
-            raise KitError(
-                f"{type(self).__name__}: its network returned logits of shape "
-                f"{tuple(logits.shape)}; expected (rows, frames, classes), here ({rows}, frames, "
-                f"{self.num_classes})"
-            )
-        least = self.framing.of(bins)
-        if logits.shape[1] < least:
-            raise KitError(
-                f"{type(self).__name__}: its network returned {logits.shape[1]} frames for {bins} "
-                f"bins; expected {least}, with patch {self.patch} and stride {self.stride}; pad "
-                "convolutions"
-            )
-        if logits.dtype != torch.float32:
-            raise KitError(f"{type(self).__name__}: its network returned {logits.dtype}; "
-                           "return in_float32(head, values)")
+        shape = rows, bins, self.num_classes
+        check_output(logits, shape, self.framing, type(self).__name__)
 
     @property
     def framing(self) -> Frames:

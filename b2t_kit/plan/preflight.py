@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['MEMORY_KINDS', 'COLOURS', 'ON_CPU', 'NOT_INHERITED', 'Loss', 'ARRANGEMENTS', 'Compiled', 'read_result',
-           'largest_arrays', 'argument_bytes', 'PreflightReport', 'complaint_lines', 'draw_report', 'find_compiler',
-           'environment', 'lower_in_child', 'why_it_ended', 'compile_program', 'preflight_config', 'request_of',
-           'run_preflight', 'pack_shapes', 'own_loss', 'ModelTask', 'leaves_of', 'preflight', 'optimizer_settings',
-           'largest_batch', 'best_arrangement', 'compare_shardings', 'memory_plan', 'smallest_change']
+           'largest_arrays', 'argument_bytes', 'memory_lines', 'roofline_line', 'PreflightReport', 'complaint_lines',
+           'draw_report', 'find_compiler', 'environment', 'lower_in_child', 'why_it_ended', 'compile_program',
+           'preflight_config', 'request_of', 'run_preflight', 'pack_shapes', 'own_loss', 'ModelTask', 'leaves_of',
+           'preflight', 'optimizer_settings', 'largest_batch', 'best_arrangement', 'compare_shardings', 'memory_plan',
+           'smallest_change']
 
 # %% ../../nbs/plan/preflight.ipynb #f0686207
 import hashlib
@@ -178,6 +179,43 @@ def argument_bytes(job: dict[str, Any]) -> dict[str, int]:
         sizes[argument["role"]] = sizes.get(argument["role"], 0) + size
     return sizes
 
+# %% ../../nbs/plan/preflight.ipynb #132b7c0c
+def memory_lines(program: Compiled) -> list[str]:
+    "Return what takes the memory of a chip, or why a program does not compile."
+    lines = list[str]()
+    if program.kinds:
+        lines.append(f"  memory per chip, {program.name}:")
+        lines += [
+            f"    {kind:<12} {size / GIB:7.2f} GiB"
+            for kind, size in program.kinds.items()
+            if size > 0.005 * GIB
+        ]
+    if program.arrays:
+        lines.append("  largest arrays that it creates:")
+        lines += [
+            f"    {each['bytes'] / GIB:5.2f} GiB  {each['array']}  {each['operation']}  "
+            f"{each['line']}"
+            for each in program.arrays[:5]
+        ]
+    if not program.bytes:
+        lines += complaint_lines(program)
+    return lines
+
+# %% ../../nbs/plan/preflight.ipynb #918911ff
+def roofline_line(bound: Roofline, where: Slice) -> str:
+    "Return the least time of a step, and what it is bound by."
+    size = (
+        f"({bound.links * where.chip.link_speed / 1e9:.3g} GB over the busiest link, "
+        "from chip "
+    )
+    return (
+        f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit "
+        f"{bound.matrix:.3g} s ({bound.flops:.3g} operations on {where.chips} "
+        f"chips), memory {bound.memory:.3g} s ({bound.bytes / 1e9:.3g} GB per chip), "
+        f"interconnect {bound.links:.3g} s"
+        + (f" {size}{bound.busiest[0]} to {bound.busiest[1]})" if bound.busiest else "")
+    )
+
 # %% ../../nbs/plan/preflight.ipynb #874f4e5f
 @dataclass(repr=False)
 class PreflightReport:
@@ -255,34 +293,9 @@ class PreflightReport:
             + ("fits" if self.fits else "DOES NOT FIT"),
             *(f"  {each.line()}" for each in self.programs),
         ]
-        if program.kinds:
-            lines.append(f"  memory per chip, {program.name}:")
-            lines += [
-                f"    {kind:<12} {size / GIB:7.2f} GiB"
-                for kind, size in program.kinds.items()
-                if size > 0.005 * GIB
-            ]
-        if program.arrays:
-            lines.append("  largest arrays that it creates:")
-            lines += [
-                f"    {each['bytes'] / GIB:5.2f} GiB  {each['array']}  {each['operation']}  "
-                f"{each['line']}"
-                for each in program.arrays[:5]
-            ]
-        if not program.bytes:
-            lines += complaint_lines(program)
+        lines += memory_lines(program)
         if bound:
-            size = (
-                f"({bound.links * self.slice.chip.link_speed / 1e9:.3g} GB over the busiest link, "
-                "from chip "
-            )
-            lines.append(
-                f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit "
-                f"{bound.matrix:.3g} s ({bound.flops:.3g} operations on {self.slice.chips} "
-                f"chips), memory {bound.memory:.3g} s ({bound.bytes / 1e9:.3g} GB per chip), "
-                f"interconnect {bound.links:.3g} s"
-                + (f" {size}{bound.busiest[0]} to {bound.busiest[1]})" if bound.busiest else "")
-            )
+            lines.append(roofline_line(bound, self.slice))
         if self.trials_per_second:
             hours = f"; {self.steps} steps in {self.hours:.1f} hours" if self.hours else ""
             lines.append(

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
-           'shape_batch', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
+           'shape_batch', 'fitted', 'empty_steps', 'NetworkTask', 'trained_days', 'signals_record', 'signals_in',
+           'amount', 'RecordedTask', 'count_edits', 'batch_lines', 'SpeechTask', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -194,13 +195,212 @@ def shape_batch(
     )
 
 
-# %% ../../nbs/speech/task.ipynb #f4db52be
+# %% ../../nbs/speech/task.ipynb #3a2b589a
+def fitted(
+    config: SpeechConfig,
+    num_days: int,  # number of sessions
+    num_features: int,  # of the recordings
+    num_classes: int = len(PHONEMES),
+) -> SpeechConfig:
+    "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
+    model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
+    _ = model.framing  # refuses a patch or a stride below 1
+    # those of the defaults, or of a run that is resumed
+    if model.num_classes not in (len(PHONEMES), num_classes):
+        raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
+    return replace(config, model=replace(model, num_classes=num_classes))
+
+# %% ../../nbs/speech/task.ipynb #2da067ac
+def empty_steps(
+    lengths: Lengths,
+    config: SpeechConfig,
+    parts: int = 1,  # micro-batches of a step
+    chips: int = 1,  # that divide the rows of each
+) -> list[list[Batch]]:  # one step of each length, the largest first
+    "Return training steps without features."
+    model = config.model
+    features = model.num_features or lengths.num_features
+    rows = rows_per_batch(config.rows, parts, chips)
+    return [
+        [shape_batch(bucket, rows, config.rows, model, features) for _ in range(parts)]
+        for bucket in reversed(lengths.buckets)
+    ]
+
+# %% ../../nbs/speech/task.ipynb #7168aae2
+class NetworkTask(Task):
+    "Decode phonemes, without recordings: the network, its loss, and empty batches of given lengths."
+
+    lengths: Lengths | None  # None: there are recordings
+    start: Start | None = None  # the decoder to initialise from; None: random weights
+    new: Sequence[str] = ()  # parameters that the start did not give
+    sessions: list[str]  # day index -> session, also those held out
+
+    def __init__(self, lengths: Lengths, config: SpeechConfig = SpeechConfig()) -> None:
+        self.lengths = lengths
+        self.config = fitted(config, lengths.num_days, lengths.num_features)
+
+    def sources(self) -> dict[str, bytes]:
+        return model_sources(type(self.config.model))
+
+    def build_model(self) -> nn.Module:
+        "Return a decoder with initial weights from torch's generator, or from another decoder."
+        model = self.config.model.build()
+        is_traced = next(model.parameters()).is_meta  # by a plan, which needs no numbers
+        if self.start and self.start.model is not None and not is_traced:
+            self.new = init_from(model, self.start, self.sessions)
+        return model
+
+    def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+        "Return the model's groups, with the rates of this run."
+        groups = group_parameters(
+            model,
+            [
+                GroupRule(
+                    group.name,
+                    group.patterns,
+                    config.lr * group.lr,
+                    config.weight_decay * group.decay,
+                )
+                for group in self.config.model.groups()
+            ],
+        )
+        return with_rates(groups, model, self.config.rates)
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
+        "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
+        return speech_loss(model, batch, self.config)
+
+    def size(self, batch: Batch) -> dict[str, int]:
+        "Trials and bins in a batch, without padding."
+        real = batch.weight > 0
+        return {"trials": int(real.sum()), "bins": int(batch.num_bins[real].sum())}
+
+    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
+        "Return one empty step and one empty batch per length."
+        assert self.lengths is not None
+        steps = empty_steps(self.lengths, self.config, config.accumulation, device.chips)
+        validation = empty_steps(self.lengths, self.config, 1, device.chips)
+        return steps, [batch for (batch,) in validation]
+
+# %% ../../nbs/speech/task.ipynb #fa9229b7
+def trained_days(recordings: Recordings, holdout: Sequence[str]) -> list[str]:
+    "Return the sessions to train on: those that are neither held out nor spent."
+    sessions = recordings.sessions
+    if unknown := sorted(set(holdout) - set(sessions)):
+        raise KitError(f"holdout: there is no session '{unknown[0]}' in the recordings")
+    if set(sessions) <= set(holdout):
+        raise KitError("holdout: all sessions are held out; none is left to train on")
+    excluded = {*holdout, *spent_days(recordings)}
+    return [day for day in sessions if day not in excluded]
+
+# %% ../../nbs/speech/task.ipynb #b7db08c3
+def _check_days(recordings: Recordings) -> None:
+    "Raise `KitError` without trials or labels, for several label sets, and for a session in two folders."
+    owners: dict[str, Path] = {}
+    for info in recordings.infos:
+        folder = info.file.parents[1]
+        if owners.setdefault(info.session, folder) != folder:
+            raise KitError(
+                f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; "
+                "rename one, or leave one of the two folders out"
+            )
+    if missing := set(recordings.folders) - set(owners.values()):
+        raise KitError(
+            f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined"
+        )
+    for folder, signal in recordings.signals.items():
+        if not signal.labels:
+            raise KitError(f"{folder}: has no labels to train on")
+        if signal.labels != recordings.signal.labels:
+            raise KitError(
+                f"{folder}: has other labels than {recordings.folder}; a decoder has one label set"
+            )
+
+# %% ../../nbs/speech/task.ipynb #45945bb5
+def _held_out_recordings(
+    folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
+) -> Recordings | None:  # None if no held-out session has validation trials
+    "Validation trials of the held-out sessions."
+    pairs = [
+        (folder, name)
+        for folder in folders
+        for name in holdout
+        if (folder / name / "data_val.hdf5").exists()
+    ]
+    if not pairs:
+        return None
+    recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in pairs)), "val",
+                                 [name for _, name in pairs])
+    recordings.infos = [
+        replace(info, day=sessions.index(info.session)) for info in recordings.infos
+    ]
+    return recordings
+
+# %% ../../nbs/speech/task.ipynb #f6a27d57
+def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
+    "Return the features of all sessions, or of each, for a run's record."
+    record: dict[str, Any] = {}
+    if signal != T15:
+        record["signal"] = to_dict(signal)
+    sets = []
+    for kind in dict.fromkeys(signals.values()):
+        sessions = [session for session, other in signals.items() if other == kind]
+        sets.append({"signal": to_dict(kind), "sessions": sessions})
+    if sets:
+        record["sets"] = sets
+    return record
+
+
+def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
+    "Read the result of `signals_record` from the entry `task` of `config.json`."
+    return {
+        session: from_dict(Signal, part["signal"])
+        for part in task.get("sets", [])
+        for session in part["sessions"]
+    }
+
+
+def amount(recordings: Recordings) -> str:
+    "Return the number of trials, sessions and hours, as text."
+    hours = sum(info.num_bins for info in recordings.infos) * BIN_SECONDS / 3600
+    sessions = len({info.session for info in recordings.infos})
+    return f"{len(recordings)} trials of {sessions} sessions, {hours:.2f} hours"
+
+# %% ../../nbs/speech/task.ipynb #011f79ca
+def _check_scored(scored: Recordings, trained: Recordings, model: ModelConfig) -> None:
+    "Check that a model of the trained recordings can read those that it is scored on."
+    check_lengths(scored, model.patch)
+    for folder, signal in scored.signals.items():
+        expected = trained.signals.get(folder, signal)
+        if message := signal_difference(signal, folder, expected):
+            raise KitError(f"{folder}: {message}")
+
+# %% ../../nbs/speech/task.ipynb #03e0ec0c
 # Sentences to be scored, sentences of training: such as `decode.decode.WordCounter`
 _WordScorer = Callable[[WordsConfig, Sequence[str | None], Sequence[str | None]], Any]
 
 
-class SpeechTask(Task):
-    "Decode phonemes from the recordings in a folder, or in several."
+def _word_scorer(count_words: _WordScorer | None, signal: Signal) -> _WordScorer:
+    "Return what counts word errors; raise `KitError` if there is nothing, or there are no phonemes."
+    if count_words is None:
+        raise KitError(
+            "words: a language model is set, but there is no scorer; pass "
+            "count_words=WordCounter from b2t_kit.decode.decode"
+        )
+    if signal.labels != T15.labels:
+        raise KitError(
+            "words: are decoded from phonemes, and the recordings have other labels; "
+            "leave --lm out"
+        )
+    return count_words
+
+# %% ../../nbs/speech/task.ipynb #6a31b459
+class RecordedTask(NetworkTask):
+    "The recordings in a folder, or in several, divided into what is trained on and what is scored, and their batches."
+
+    train: Recordings
+    val: Recordings
+    held_out: Recordings | None  # validation trials of sessions that are not trained on
 
     def __init__(
         self,
@@ -214,23 +414,16 @@ class SpeechTask(Task):
         start: Start | None = None,  # the decoder to initialise from; None: random weights
     ) -> None:
         self.start = start
-        self.new = list[str]()  # parameters that the start did not give
         self.words: Any = None  # counts word errors in validation
-        self.lengths: Lengths | None = None  # in place of recordings
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
         self._to_score: dict[tuple, EvalBatches] = {}  # likewise
         if isinstance(data, Lengths):
-            self.lengths = data
-            self.config = fitted(config, data.num_days, data.num_features)
+            super().__init__(data, config)
             return
+        self.lengths = None
         self.train = open_recordings(data, "train")
-        self.sessions = self.train.sessions  # day index -> session, also those held out
-        if unknown := sorted(set(config.holdout) - set(self.sessions)):
-            raise KitError(f"holdout: there is no session '{unknown[0]}' in the recordings")
-        if set(self.sessions) <= set(config.holdout):
-            raise KitError("holdout: all sessions are held out; none is left to train on")
-        excluded = {*config.holdout, *spent_days(self.train)}
-        self.trained = [day for day in self.sessions if day not in excluded]
+        self.sessions = self.train.sessions
+        self.trained = trained_days(self.train, config.holdout)
         self.left_out = quarantined(self.train)  # why -> training trials
         self.train.infos = [
             info
@@ -249,28 +442,97 @@ class SpeechTask(Task):
         self.config = fitted(config, len(self.sessions), num_features, len(signal.label_names))
         for recordings in filter(None, (self.train, self.val, self.held_out)):
             if recordings is not self.train:
-                check_lengths(recordings, self.config.model.patch)
-                for folder, signal in recordings.signals.items():
-                    trained = self.train.signals.get(folder, signal)
-                    if message := signal_difference(signal, folder, trained):
-                        raise KitError(f"{folder}: {message}")
+                _check_scored(recordings, self.train, self.config.model)
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
-            if count_words is None:
-                raise KitError(
-                    "words: a language model is set, but there is no scorer; pass "
-                    "count_words=WordCounter from b2t_kit.decode.decode"
-                )
-            if signal.labels != T15.labels:
-                raise KitError(
-                    "words: are decoded from phonemes, and the recordings have other labels; "
-                    "leave --lm out"
-                )
+            scorer = _word_scorer(count_words, signal)
             splits = filter(None, (self.val, self.held_out))
             said = [info.sentence for split in splits for info in split.infos]
             known = [info.sentence for info in self.train.infos if not info.quarantine]
-            self.words = count_words(config.words, said, known)
+            self.words = scorer(config.words, said, known)
+
+    def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
+        key = (config.seed, device.rank, device.world, config.accumulation)
+        if key not in self._to_train:
+            check_shares(self.config.rows, device.world, config.accumulation)
+            self._to_train[key] = TrainBatches(
+                self.train,
+                self.config.batches,
+                *key,
+                multiple=device.chips,
+                pin=device.kind == "cuda",
+                frames=self.config.model.framing,
+            )
+        return self._to_train[key]
+
+    def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
+        key = (id(recordings), device.rank, device.world)
+        if key not in self._to_score:
+            self._to_score[key] = EvalBatches(
+                recordings,
+                self.config.batches,
+                device.rank,
+                device.world,
+                multiple=device.chips,
+                frames=self.config.model.framing,
+            )
+        return self._to_score[key]
+
+    def batches(
+        self, config: TrainConfig, device: Device, position: int
+    ) -> Generator[list[Batch], None, None]:
+        "Endless optimizer steps from `position` on: this process's micro-batches of each."
+        return self._train_batches(config, device).iterate(position)
+
+    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
+        "Return one empty step per training bucket, and one empty batch per validation bucket."
+        if self.lengths is not None:
+            return super().shapes(config, device)
+        validation = list[Batch]()
+        for recordings in filter(None, (self.val, self.held_out)):
+            validation += self._eval_batches(recordings, device).empty_batches()
+        return self._train_batches(config, device).empty_batches(), validation
+
+    def close(self) -> None:
+        "Close the files."
+        for recordings in () if self.lengths else (self.train, self.val, self.held_out):
+            if recordings:
+                recordings.close()
+
+# %% ../../nbs/speech/task.ipynb #467f496b
+def count_edits(outputs: dict[str, torch.Tensor]) -> dict[str, float]:
+    "Phoneme edits and phonemes of greedy decoding, over the rows of a validation batch that are real."
+    rows = zip(
+        outputs["path"].numpy(),
+        outputs["labels"].tolist(),
+        outputs["frames"].tolist(),
+        outputs["num_labels"].tolist(),
+        outputs["weight"].tolist(),
+    )
+    pairs = [
+        (true[:length], collapse(path[:count]))
+        for path, true, count, length, real in rows
+        if real
+    ]
+    return {
+        "edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
+        "labels": float(sum(len(true) for true, _ in pairs)),
+    }
+
+# %% ../../nbs/speech/task.ipynb #e89c2c71
+def batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
+    "Return the steps of an epoch, the lengths of batches, and how much is padding, as text."
+    lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
+    return {
+        "steps": f"{batches.steps_per_epoch} per epoch, of up to {rows} trials",
+        "lengths": ", ".join(lengths),
+        "padding": f"{batches.padded_share():.0%} of all bins",
+    }
+
+# %% ../../nbs/speech/task.ipynb #f4db52be
+class SpeechTask(RecordedTask):
+    "Decode phonemes from the recordings in a folder, or in several."
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
@@ -294,9 +556,6 @@ class SpeechTask(Task):
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         "Counts and hashes of the training and validation recordings, by session."
         return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
-
-    def sources(self) -> dict[str, bytes]:
-        return model_sources(type(self.config.model))
 
     def circumstances(self) -> dict[str, Any]:
         "Return where the recordings lie."
@@ -329,110 +588,28 @@ class SpeechTask(Task):
         if warnings:
             lines["warning"] = "\nwarning    ".join(warnings)
         batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
-        lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
-        return {
-            **lines,
-            "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
-            "lengths": ", ".join(lengths),
-            "padding": f"{batches.padded_share():.0%} of all bins",
-        }
-
-    def build_model(self) -> nn.Module:
-        "Return a decoder with initial weights from torch's generator, or from another decoder."
-        model = self.config.model.build()
-        is_traced = next(model.parameters()).is_meta  # by a plan, which needs no numbers
-        if self.start and self.start.model is not None and not is_traced:
-            self.new = init_from(model, self.start, self.sessions)
-        return model
-
-    def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-        "Return the model's groups, with the rates of this run."
-        groups = group_parameters(
-            model,
-            [
-                GroupRule(
-                    group.name,
-                    group.patterns,
-                    config.lr * group.lr,
-                    config.weight_decay * group.decay,
-                )
-                for group in self.config.model.groups()
-            ],
-        )
-        return with_rates(groups, model, self.config.rates)
-
-    def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
-        key = (config.seed, device.rank, device.world, config.accumulation)
-        if key not in self._to_train:
-            check_shares(self.config.rows, device.world, config.accumulation)
-            self._to_train[key] = TrainBatches(
-                self.train,
-                self.config.batches,
-                *key,
-                multiple=device.chips,
-                pin=device.kind == "cuda",
-                frames=self.config.model.framing,
-            )
-        return self._to_train[key]
-
-    def batches(
-        self, config: TrainConfig, device: Device, position: int
-    ) -> Generator[list[Batch], None, None]:
-        "Endless optimizer steps from `position` on: this process's micro-batches of each."
-        return self._train_batches(config, device).iterate(position)
-
-    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
-        "Return one empty step per training bucket, and one empty batch per validation bucket."
-        validation = list[Batch]()
-        if self.lengths is None:
-            for recordings in filter(None, (self.val, self.held_out)):
-                validation += self._eval_batches(recordings, device).empty_batches()
-            return self._train_batches(config, device).empty_batches(), validation
-        rows = self.config.rows
-        model = self.config.model
-        features = model.num_features or self.lengths.num_features
-        train_rows = rows_per_batch(rows, config.accumulation, device.chips)
-        eval_rows = rows_per_batch(rows, 1, device.chips)
-        steps = []
-        for bucket in reversed(self.lengths.buckets):  # the largest first
-            parts = range(config.accumulation)
-            steps.append([shape_batch(bucket, train_rows, rows, model, features) for _ in parts])
-            validation.append(shape_batch(bucket, eval_rows, rows, model, features))
-        return steps, validation
-
-    def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
-        "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."
-        return speech_loss(model, batch, self.config)
+        return lines | batch_lines(batches, self.config.rows)
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."
+        edits = count_edits(outputs)
         logits = outputs.get("logits")
         trials = outputs.get("trial")
-        frames = outputs["frames"].tolist()
-        weight = outputs["weight"].tolist()
-        rows = zip(
-            outputs["path"].numpy(),
-            outputs["labels"].tolist(),
-            frames,
-            outputs["num_labels"].tolist(),
-            weight,
-        )
-        pairs = [
-            (true[:length], collapse(path[:count]))
-            for path, true, count, length, real in rows
-            if real
-        ]
-        edits = {
-            "edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
-            "labels": float(sum(len(true) for true, _ in pairs)),
-        }
         if logits is None or trials is None or self.words is None:
             return edits
         infos = self.scored.infos
-        sentences = [
-            infos[row].sentence if real else None for row, real in zip(trials.tolist(), weight)
-        ]
+        rows = zip(trials.tolist(), outputs["weight"].tolist())
+        sentences = [infos[row].sentence if real else None for row, real in rows]
+        frames = outputs["frames"].tolist()
         return edits | self.words.count(logits.numpy(), frames, sentences)
+
+    def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
+        self.scored = recordings
+        means = mean_loss(self, model, self._eval_batches(recordings, device), device)
+        values = {"loss": means["loss"], "per": means["edits"] / means["labels"]}
+        if "words" in means:
+            values["wer"] = means["word_edits"] / max(means["words"], 1e-9)
+        return values
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         """Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days, `trained_loss` and so on if
@@ -446,126 +623,6 @@ class SpeechTask(Task):
             unseen = self._score(decoder, device, self.held_out)
             values |= {f"unseen_{name}": value for name, value in unseen.items()}
         return values
-
-    def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
-        self.scored = recordings
-        means = mean_loss(self, model, self._eval_batches(recordings, device), device)
-        values = {"loss": means["loss"], "per": means["edits"] / means["labels"]}
-        if "words" in means:
-            values["wer"] = means["word_edits"] / max(means["words"], 1e-9)
-        return values
-
-    def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
-        key = (id(recordings), device.rank, device.world)
-        if key not in self._to_score:
-            self._to_score[key] = EvalBatches(
-                recordings,
-                self.config.batches,
-                device.rank,
-                device.world,
-                multiple=device.chips,
-                frames=self.config.model.framing,
-            )
-        return self._to_score[key]
-
-    def size(self, batch: Batch) -> dict[str, int]:
-        "Trials and bins in a batch, without padding."
-        real = batch.weight > 0
-        return {"trials": int(real.sum()), "bins": int(batch.num_bins[real].sum())}
-
-    def close(self) -> None:
-        "Close the files."
-        for recordings in () if self.lengths else (self.train, self.val, self.held_out):
-            if recordings:
-                recordings.close()
-
-# %% ../../nbs/speech/task.ipynb #b7db08c3
-def _check_days(recordings: Recordings) -> None:
-    "Raise `KitError` without trials or labels, for several label sets, and for a session in two folders."
-    owners: dict[str, Path] = {}
-    for info in recordings.infos:
-        folder = info.file.parents[1]
-        if owners.setdefault(info.session, folder) != folder:
-            raise KitError(
-                f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; "
-                "rename one, or leave one of the two folders out"
-            )
-    if missing := set(recordings.folders) - set(owners.values()):
-        raise KitError(
-            f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined"
-        )
-    for folder, signal in recordings.signals.items():
-        if not signal.labels:
-            raise KitError(f"{folder}: has no labels to train on")
-        if signal.labels != recordings.signal.labels:
-            raise KitError(
-                f"{folder}: has other labels than {recordings.folder}; a decoder has one label set"
-            )
-
-
-def _held_out_recordings(
-    folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
-) -> Recordings | None:  # None if no held-out session has validation trials
-    "Validation trials of the held-out sessions."
-    pairs = [
-        (folder, name)
-        for folder in folders
-        for name in holdout
-        if (folder / name / "data_val.hdf5").exists()
-    ]
-    if not pairs:
-        return None
-    recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in pairs)), "val",
-                                 [name for _, name in pairs])
-    recordings.infos = [
-        replace(info, day=sessions.index(info.session)) for info in recordings.infos
-    ]
-    return recordings
-
-# %% ../../nbs/speech/task.ipynb #3a2b589a
-def fitted(
-    config: SpeechConfig,
-    num_days: int,  # number of sessions
-    num_features: int,  # of the recordings
-    num_classes: int = len(PHONEMES),
-) -> SpeechConfig:
-    "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
-    model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
-    _ = model.framing  # refuses a patch or a stride below 1
-    # those of the defaults, or of a run that is resumed
-    if model.num_classes not in (len(PHONEMES), num_classes):
-        raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
-    return replace(config, model=replace(model, num_classes=num_classes))
-
-# %% ../../nbs/speech/task.ipynb #f6a27d57
-def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
-    "Return the features of all sessions, or of each, for a run's record."
-    record: dict[str, Any] = {}
-    if signal != T15:
-        record["signal"] = to_dict(signal)
-    sets = []
-    for kind in dict.fromkeys(signals.values()):
-        sessions = [session for session, other in signals.items() if other == kind]
-        sets.append({"signal": to_dict(kind), "sessions": sessions})
-    if sets:
-        record["sets"] = sets
-    return record
-
-
-def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
-    "Read the result of `signals_record` from the entry `task` of `config.json`."
-    return {
-        session: from_dict(Signal, part["signal"])
-        for part in task.get("sets", [])
-        for session in part["sessions"]
-    }
-
-
-def amount(recordings: Recordings) -> str:
-    "Return the number of trials, sessions and hours, as text."
-    hours = sum(info.num_bins for info in recordings.infos) * BIN_SECONDS / 3600
-    sessions = len({info.session for info in recordings.infos})
-    return f"{len(recordings)} trials of {sessions} sessions, {hours:.2f} hours"
 
 # %% ../../nbs/speech/task.ipynb #bbf5d853
 @dataclass(frozen=True)

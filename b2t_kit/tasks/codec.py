@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['VALIDATION', 'MOST_CHANNELS', 'CodecConfig', 'delayed', 'undelayed', 'Norm', 'GroupedAttention', 'CodecLayer',
-           'CodecModel', 'write_codes', 'sounds_of', 'CodecBatch', 'synthetic', 'codec_batch', 'CodecTask',
-           'array_shape', 'read_codes', 'GivenCodes', 'with_codes', 'codec_config', 'CodecRun', 'codec_tiny']
+           'CodecModel', 'write_codes', 'sounds_of', 'CodecBatch', 'synthetic', 'codec_batch', 'codec_loss',
+           'step_examples', 'textless_among', 'CodecExamples', 'on_cpu', 'demonstration', 'CodecTask', 'array_shape',
+           'read_codes', 'GivenCodes', 'with_codes', 'codec_config', 'CodecRun', 'codec_tiny']
 
 # %% ../../nbs/tasks/codec.ipynb #e09966b7
 import hashlib
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from io import BytesIO
 from itertools import count
@@ -261,13 +262,52 @@ def codec_batch(
     text = torch.stack(texts) * ~hidden[:, None]
     return CodecBatch(text, tables, torch.tensor(filled), weight, step_rows)
 
-# %% ../../nbs/tasks/codec.ipynb #438aeb0c
+# %% ../../nbs/tasks/codec.ipynb #f714070a
+def codec_loss(
+    model: nn.Module,
+    batch: CodecBatch,
+    config: CodecConfig,
+    first_channel: float = 2.0,  # weight of the first channel; the others have 1
+) -> LossSum:
+    "Return the cross-entropy of the next codes, and the share of right ones, summed over rows."
+    logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
+    targets = batch.codes[:, 1:]
+    # (B, N, channels)
+    losses = functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+    weights = (targets <= config.end).float()
+    weights[..., 0] *= first_channel
+    by_row = (losses * weights).sum((1, 2)) / weights.sum((1, 2))
+    audio = targets < config.audio
+    hits = ((logits.argmax(-1) == targets) & audio).sum((1, 2)) / audio.sum((1, 2))
+    return LossSum(
+        (batch.weight * by_row).sum(),
+        (batch.weight > 0).sum(),
+        {"right": (batch.weight * hits).sum()},
+    )
+
+# %% ../../nbs/tasks/codec.ipynb #dec00311
+def step_examples(examples: int, batch_size: int, seed: int, position: int) -> list[int]:
+    "Return the examples of an optimizer step; each epoch has an order of its own."
+    epoch, number = divmod(position, examples // batch_size)
+    order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(examples)
+    return order[number * batch_size:(number + 1) * batch_size].tolist()
+
+
+def textless_among(rows: Sequence[int], share: float, seed: int, position: int) -> set[int]:
+    "Return those rows of an optimizer step that get no text."
+    return {
+        row
+        for row in rows
+        if fold_seed(seed, "textless", position, row) % 1000 < 1000 * share
+    }
+
+# %% ../../nbs/tasks/codec.ipynb #211fa719
 VALIDATION = 16  # examples, after those that are trained on
 
 
 @dataclass(frozen=True)
-class CodecTask(Task, TaskSettings):
-    "Learn to write the codes of a text."
+class CodecExamples(TaskSettings):
+    "Texts and codes, the settings of the task, and what a run notes of them."
     model: CodecConfig = field(default_factory=CodecConfig)  # the model
     examples: int = 256  # rows of an epoch; sixteen more are for validation
     batch_size: int = 16  # rows per optimizer step, over all processes and micro-batches
@@ -298,7 +338,7 @@ class CodecTask(Task, TaskSettings):
     def describe(self) -> dict[str, Any]:
         return {
             "name": "codec",
-            **{item.name: getattr(self, item.name) for item in fields(CodecTask)},
+            **{item.name: getattr(self, item.name) for item in fields(CodecExamples)},
             "model": to_dict(self.model),
         }
 
@@ -317,6 +357,32 @@ class CodecTask(Task, TaskSettings):
             "per step"
         }
 
+# %% ../../nbs/tasks/codec.ipynb #0cef5b5e
+def on_cpu(model: nn.Module, config: CodecConfig) -> nn.Module:
+    "Return a model that can write codes: on XLA a copy, or one frame after another would be a program each."
+    if next(model.parameters()).device.type != "xla":
+        return model
+    with torch.device("meta"):
+        copy = CodecModel(config)
+    copy.load_state_dict(
+        {name: value.cpu() for name, value in model.state_dict().items()}, assign=True
+    )
+    return copy
+
+
+def demonstration(model: nn.Module, batch: CodecBatch, config: CodecConfig) -> bytes:  # an npz file
+    "Return the texts of a batch, the codes that a model writes for them, and the share of right ones."
+    codes = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
+    true = torch.stack([undelayed(row, config) for row in batch.codes])
+    content = BytesIO()
+    np.savez(content, text=batch.text, codes=codes, right=(codes == true).float().mean())
+    return content.getvalue()
+
+# %% ../../nbs/tasks/codec.ipynb #438aeb0c
+@dataclass(frozen=True)
+class CodecTask(CodecExamples, Task):
+    "Learn to write the codes of a text."
+
     def build_model(self) -> CodecModel:
         return CodecModel(self.model)
 
@@ -330,7 +396,6 @@ class CodecTask(Task, TaskSettings):
             ],
         )
 
-
     def batches(
         self, config: TrainConfig, device: Device, position: int
     ) -> Generator[list[CodecBatch], None, None]:
@@ -339,19 +404,11 @@ class CodecTask(Task, TaskSettings):
         size = rows_per_batch(self.batch_size, parts, device.chips)
         first = device.rank * config.accumulation
         for step in count(position):
-            epoch, number = divmod(step, self.examples // self.batch_size)
-            order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(
-                self.examples
-            )
-            examples = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
+            examples = step_examples(self.examples, self.batch_size, config.seed, step)
+            textless = textless_among(examples, self.textless, config.seed, step)
             micro_batches = [
                 examples[part::parts] for part in range(first, first + config.accumulation)
             ]
-            textless = {
-                row
-                for row in examples
-                if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless
-            }
             yield [
                 codec_batch(
                     rows,
@@ -365,20 +422,7 @@ class CodecTask(Task, TaskSettings):
             ]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:
-        logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
-        targets = batch.codes[:, 1:]
-        # (B, N, channels)
-        losses = functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
-        weights = (targets <= self.model.end).float()
-        weights[..., 0] *= self.first_channel
-        by_row = (losses * weights).sum((1, 2)) / weights.sum((1, 2))
-        audio = targets < self.model.audio
-        hits = ((logits.argmax(-1) == targets) & audio).sum((1, 2)) / audio.sum((1, 2))
-        return LossSum(
-            (batch.weight * by_row).sum(),
-            (batch.weight > 0).sum(),
-            {"right": (batch.weight * hits).sum()},
-        )
+        return codec_loss(model, batch, self.model, self.first_channel)
 
     def validation(self, device: Device) -> CodecBatch:
         "This process's share of the examples for validation."
@@ -388,7 +432,6 @@ class CodecTask(Task, TaskSettings):
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         return mean_loss(self, model, [self.validation(device)], device)
-
 
     def shapes(
         self, config: TrainConfig, device: Device
@@ -407,20 +450,9 @@ class CodecTask(Task, TaskSettings):
 
     def demonstrate(self, model: nn.Module, step: int, folder: Path) -> None:
         "Write the codes of two texts that were not trained on, as demo_STEP.npz in the run folder."
-        # one frame after another would be a program each
-        if next(model.parameters()).device.type == "xla":
-            with torch.device("meta"):
-                copy = CodecModel(self.model)
-            copy.load_state_dict(
-                {name: value.cpu() for name, value in model.state_dict().items()}, assign=True
-            )
-            model = copy
         batch = codec_batch([self.examples, self.examples + 1], self.model, 2, example=self.example)
-        codes = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
-        true = torch.stack([undelayed(row, self.model) for row in batch.codes])
-        content = BytesIO()
-        np.savez(content, text=batch.text, codes=codes, right=(codes == true).float().mean())
-        write_atomically(folder / f"demo_{step}.npz", content.getvalue())
+        content = demonstration(on_cpu(model, self.model), batch, self.model)
+        write_atomically(folder / f"demo_{step}.npz", content)
 
 # %% ../../nbs/tasks/codec.ipynb #8725aa98
 MOST_CHANNELS = 64  # of codes; published codecs have up to 32

@@ -435,10 +435,7 @@ def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line
             "": "a sentence a line" if needs_names else ""}
     return lines, told[kind]
 
-# %% ../../nbs/text/tables.ipynb #c51ffdb4
-LOGITS = (".hdf5", ".h5", ".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".pickle")
-
-
+# %% ../../nbs/text/tables.ipynb #e43aec82
 def likeliest(votes: Votes) -> str:
     "Return the sentence with the highest probability, the first of equal ones."
     return max(votes, key=lambda pair: pair[1])[0]
@@ -465,6 +462,9 @@ class Table:
     def order(self) -> list[tuple]:
         "The trials in the order of numbers that stand for them."
         return sorted(self.rows) if self.is_placed else list(self.rows)
+
+# %% ../../nbs/text/tables.ipynb #61bc574b
+LOGITS = (".hdf5", ".h5", ".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 
 
 def read_lines(path: str | Path, part: Part, needs_names: bool = True) -> list[Line]:
@@ -495,7 +495,7 @@ def read_lines(path: str | Path, part: Part, needs_names: bool = True) -> list[L
         report_progress(f"{Path(path).name}: {message}")
     return lines
 
-
+# %% ../../nbs/text/tables.ipynb #c51ffdb4
 def read_table(
     path: str | Path,  # see above
     part: Part = "decoded",  # which of its columns to read: what was decoded, or what was said
@@ -530,7 +530,7 @@ def read_table(
     }
     return Table(str(path), rows, is_ordered, is_placed, known, missing)
 
-
+# %% ../../nbs/text/tables.ipynb #2fb1733a
 def check_complete(table: Table) -> Table:
     "Return the table; raise `KitError` naming the line of a missing value."
     for where in table.missing.values():
