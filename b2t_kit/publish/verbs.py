@@ -25,14 +25,15 @@ def combine(out: str | Path, **options: Any) -> str:
 @options_of("publish.report:report_run")
 def report(
     run: str | Path,
-    row: bool = False,  # print only a row for the table of runs in README.md
+    # print only a row of results, and write it as JSON beside the page, for LEADERBOARD.md
+    row: bool = False,
     **options: Any,
 ) -> Any:
     "Write a page about a decoded split: error rates by day and corpus, common errors, every sentence."
-    from b2t_kit.publish.report import front_row, report_run
+    from b2t_kit.publish.report import report_run, write_row
 
     written = report_run(run, **options)
-    return front_row(run, written) if row else written
+    return write_row(run, written) if row else written
 
 # %% ../../nbs/publish/verbs.ipynb #883db732
 @options_of("publish.export:export")
