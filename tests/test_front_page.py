@@ -161,3 +161,24 @@ def test_length_and_pictures() -> None:
     assert all("simulated" in about for about, _ in pictures)
     chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
     assert [path for _, path in re.findall(r"!\[(.+模拟.*)\]\((.+)\)", chinese)] == [path for _, path in pictures]
+
+
+WITHOUT_SOURCE = re.compile(r"none( found.*)?|not (stated|measured|looked up).*|no network")
+
+
+def test_peers() -> None:
+    "Each cell about another program names the file that says so, at a commit; a row that we measured has its command."
+    text = (ROOT / "benchmarks/peers.md").read_text(encoding="utf-8")
+    sources = dict(re.findall(r"^\[(\w+)\]: (\S+)$", text, re.M))
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    cited = set()
+    for about, ours, *others in rows:
+        assert ours.strip() and len(others) == 4, about
+        for cell in others:
+            found = re.findall(r"\[\[(\w+)\]\]", cell)
+            cited |= {*found}
+            measured = "decoding.py flashlight" in about or "of that" in about
+            assert found or measured or WITHOUT_SOURCE.fullmatch(cell.strip(" |")), (about, cell)
+    assert cited == {*sources}
+    for link in sources.values():
+        assert "github.com" not in link or re.search(r"/(blob|tree)/[0-9a-f]{40}/", link), link
