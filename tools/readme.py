@@ -1,9 +1,9 @@
 """Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
-README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
-notebooks in reading order. The badges of the front page are pictures in nbs/images, so that no server is asked for
-them: the licence of settings.ini, the Pythons of tools/ci.py, and what the last `.ci/run` found. The tables of
-failures, in two languages, and that of other programs' options are written into their pages. Run it where the package is
+README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all notebooks
+in reading order. The badges of the front page are pictures in nbs/images, so that no server is asked for them: the
+licence of settings.ini, the Pythons of tools/ci.py, and what the last `.ci/run` found. The tables of failures, in
+two languages, and that of other programs' options are written into their pages. Run it where the package is
 installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install offline.
 """
 import json

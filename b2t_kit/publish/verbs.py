@@ -63,10 +63,13 @@ def runs(
 def show(
     run: str | Path,  # run folder, exported decoder, or folder of the published baseline
     json: str | Path | None = None,  # write the answer to this file
+    # recordings, of which it is also said how their features were z-scored
+    data: str | Path | None = None,
 ) -> str:
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
     from b2t_kit.publish.export import weights_facts
     from b2t_kit.publish.runs import nearest_recipe, next_steps, run_state, show_text
+    from b2t_kit.publish.zscores import how_zscored
 
     if facts := weights_facts(run):
         lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
@@ -78,6 +81,10 @@ def show(
         recipe, changes = nearest_recipe(state.record)
         facts = state.line(str(run))
         facts |= {"recipe": recipe, "changes": changes, "next": next_steps(state)}
+    if data:
+        zscores = how_zscored(data)
+        facts["z-scores"] = vars(zscores) | {"way": zscores.way}
+        text += f"\n\nfeatures of {printable(data)} were z-scored {zscores}"
     if json:
         save_json(json, facts)
     return text
