@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from core.program import install_line
+from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.processes import Rank, find_rank

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from core.program import install_line
+from ..core.program import install_line
 from torch import nn
 
 from ..core.errors import KitError

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from core.program import install_line
+from ..core.program import install_line
 
 from ..core.errors import KitError, printable
 from ..core.files import read_text

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from core.program import install_line
+from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.files import free_bytes, regular_file, write_atomically

@@ -29,7 +29,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from core.program import install_line
+from ..core.program import install_line
 from matplotlib.figure import Figure
 from torch import nn
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from core.program import install_line
+from ..core.program import install_line
 from safetensors import safe_open
 from torch import nn
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from core.program import install_line
+from ..core.program import install_line
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
