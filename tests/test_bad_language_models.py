@@ -61,7 +61,7 @@ ARPA_FAULTS = [  # what is replaced, by what, what the message says
     ("more tea\t-0.05", "more tea\t3e38", "line 15: 3e38 cannot be a logarithm"),
     ("<s> more tea", "<s> more rum", "line 19: the word b'rum' is not among the words"),
     ("-0.9\ttea\t-0.1", "-0.9\tmore\t-0.1", "line 11: the word 'more' is there already"),
-    ("-0.5\ttea </s>", "-0.5\tmore tea", "the n-gram 'more tea' is there twice"),
+    ("-0.5\ttea </s>", "-0.5\tmore tea", "the n-gram 'more tea' appears twice"),
     ("-99\t<s>\t-0.3", "-99\trum\t-0.3", "there is no <s> or no </s>"),
     ("-0.4\t<s> more", "-0.01\tmore more", "after a context sum to 1.61: are the logarithms to base 10?"),
 ]

@@ -141,7 +141,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             )
         if links:  # which would be left out
             raise KitError(
-                printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place"
+                printable(f"{path}, /{links[0]}") + ": is a link; store the data itself instead"
             )
         if not names:  # arrays without groups of trials
             with reading(path):
@@ -375,12 +375,12 @@ def _lengths(
         counts = numbers[name]
         place = f"{source}, {printable(name)}"
         if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
-            raise KitError(f"{place}: are no numbers of frames from 1 to {frames}")
+            raise KitError(f"{place}: are not numbers of frames from 1 to {frames}")
         if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
             raise KitError(f"{place}: are fractions; give the number of frames of each trial")
         if not np.array_equal(counts, numbers[known[0]]):
             raise KitError(
-                f"{place}: are other numbers than {printable(known[0])}; leave one of them out"
+                f"{place}: differ from {printable(known[0])}; leave one of them out"
             )
     if known:
         counts = numbers[known[0]].astype(int)

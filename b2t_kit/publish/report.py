@@ -493,7 +493,8 @@ def decoded_as_before(source: RunLogits) -> tuple[Sentences, dict[str, Any]]:  #
         "temperature",
     }:
         raise KitError(
-            f"{lists}.key: does not say what was asked; remove it, and run b2t decode again"
+            f"{lists}.key: does not record the options of b2t decode; remove it and run b2t decode "
+            "again"
         )
     sentences = decode_sentences(source, **options)
     model = options.get("lm") or source.record()[0].model
@@ -568,8 +569,8 @@ def report_run(
         ):
             if differing := places ^ rows.keys():
                 raise KitError(
-                    f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits "
-                    "and decoded lists; run b2t decode again"
+                    f"{' '.join(map(str, min(differing)))}: is missing from the recordings, the "
+                    "logits or the decoded lists; run b2t decode again"
                 )
         sentences = []
         for trial in decoded.trials:

@@ -342,7 +342,7 @@ def _csv_rows(text: str, part: Part) -> list[tuple[str, Any]]:
     try:
         columns = list(table.fieldnames or [])
         if len(set(columns)) < len(columns):
-            raise KitError(f"a column is there twice: {', '.join(columns)[:200]}")
+            raise KitError(f"a column appears twice: {', '.join(columns)[:200]}")
         text_column(columns, part)
         for cells in table:
             if None in cells or None in cells.values():
@@ -520,7 +520,7 @@ def read_table(
     for key, line in zip(keys, lines):
         if key in rows:
             name = line.name or " ".join(map(str, key))
-            raise KitError(f"{path}: {line.where}: {name} is there twice")
+            raise KitError(f"{path}: {line.where}: {name} appears twice")
         rows[key] = line.votes
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")
