@@ -20,7 +20,7 @@ from PIL import Image
 from selenium import webdriver
 
 ROOT = Path(__file__).resolve().parent.parent
-SENTENCES = ("How are you doing today?", "We should have another look at it tomorrow morning.")
+SENTENCES = ("Please put that treasure on the shelf.", "We should have another look at it tomorrow morning.")
 WINDOW = (1280, 720)
 WIDTH = 840  # of the picture, pixels
 COLOURS = 48
@@ -75,16 +75,15 @@ def take_frames(browser: webdriver.Chrome) -> Frames:
 
 
 def write_gif(frames: Frames, path: Path, colours: int = COLOURS) -> int:  # bytes
-    "Write the frames with one palette, each for as long as it was on the page."
+    "Write the frames with one palette, each for as long as it was on the page; the last one comes first, as a still."
     size = (WIDTH, WIDTH * WINDOW[1] // WINDOW[0])
     small = [picture.resize(size, Image.Resampling.LANCZOS) for _, picture in frames]
     palette = small[len(small) * 2 // 3].quantize(colours, method=Image.Quantize.MEDIANCUT)
     pictures = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in small]
     times = [at for at, _ in frames]
     durations = [max(40, round(1000 * (after - at))) for at, after in zip(times, times[1:])]
-    durations.append(3000)  # milliseconds
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=durations, loop=0, optimize=True
+    pictures[-1].save(
+        path, save_all=True, append_images=pictures, duration=[1500, *durations, 3000], loop=0, optimize=True
     )
     return path.stat().st_size
 
