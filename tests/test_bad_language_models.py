@@ -232,7 +232,7 @@ COMMANDS = [
     ("build text.txt none.txt", "none.txt: there is no such text file"), ("build folder", "no recordings"),
     ("build latin.txt", "latin.txt: line 2: is not UTF-8"), ("build empty.txt", "the text has no sentence"),
     ("build cut.txt.gz", "cut.txt.gz: cannot be read"), ("build text.txt --order 7", "--order: must be in [1, 6], not 7"),
-    ("build text.txt --prune 0 2 1", "never become smaller"), ("build text.txt --prune 0 0 0 0", "at most 3 thresholds"),
+    ("build text.txt --prune 0 2 1", "never decrease"), ("build text.txt --prune 0 0 0 0", "at most 3 thresholds"),
     ("build many.txt --memory 1", "allow more"), ("build text.txt --min-count 99", "no word of the text occurs 99 times"),
     ("build text.txt --vocabulary words.txt", "words.txt: line 2: 'Tea' cannot occur in scored text"),
     ("build text.txt --exclude none.txt", "none.txt: cannot be read"),

@@ -334,8 +334,8 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise
     except pickle.UnpicklingError:
         raise KitError(
-            f"{path}: holds other things than tensors, which are not read: they can run any "
-            f"program; save the tensors alone, by name: torch.save({{name: tensor}}, path)"
+            f"{path}: has objects other than tensors, which could run any program and are not "
+            "read; save only the tensors, by name: torch.save({name: tensor}, path)"
         ) from None
     except Exception as error:  # whatever a damaged file makes NumPy, zip or PyTorch raise
         if "Python objects" in str(error) or "Object arrays" in str(error):

@@ -171,7 +171,8 @@ def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
     "Return the column with one of some names; raise `KitError` if there are several."
     found = [column for column in columns if _folded(column) in names]
     if len(found) > 1:
-        raise KitError(f"{' and '.join(map(repr, found))} could both be meant; leave one of them")
+        both = " and ".join(map(repr, found))
+        raise KitError(f"{both} could both be meant; keep only one of them")
     return found[0] if found else None
 
 
