@@ -32,7 +32,7 @@ VERBS = ("simulate", "train", "report")
 OF_ONE_MACHINE = ("--model", "--labels", "--scratch", "--cache-dir")
 COMMAND_LIMIT = 20 * 60  # seconds; a row takes three minutes on two idle cores
 TITLES = (
-    "recipe", "phoneme errors, %", "word errors, %", "P(best) off by", "minutes, device", "commit", "command", "who",
+    "row", "phoneme errors, %", "word errors, %", "P(best) off by", "minutes, device", "commit", "command", "who",
 )
 REAL_TITLES = (
     "recipe", "split", "phoneme errors, %", "word errors, %", "not seen in training", "seen", "last six days",
@@ -125,9 +125,8 @@ def certainty(row: Mapping[str, Any]) -> str:
 def simulated_row(name: str, row: Mapping[str, Any]) -> list[str]:
     "Return the cells of a row on simulated recordings."
     total = row["errors"]["all trials"]
-    changed = f"{row['recipe']}, changed" if row["changes"] else row["recipe"]
     return [
-        f"[{changed}](leaderboard/{name}.json)",
+        f"[{name.partition('-')[2] or name}](leaderboard/{name}.json)",
         percent(total["per"], True),
         percent(total["wer"], True),
         certainty(row),

@@ -668,11 +668,15 @@ def simulate_command(simulation: Mapping[str, Any]) -> str:
 def train_command(record: Mapping[str, Any]) -> tuple[str, list[str], str]:
     "Return a run's recipe, the options that differ from it, and the command that trains it."
     recipe, changes = nearest_recipe(record)
-    flags = [
-        f"--{line.split()[0].rpartition('.')[2].replace('_', '-')} {line.rpartition(' and is ')[2]}"
-        for line in changes
-        if line.split()[0] != "train.seed"
-    ]
+    flags = []
+    for line in changes:
+        setting = line.split()[0]
+        name = setting.rpartition(".")[2].replace("_", "-")
+        value = line.rpartition(" and is ")[2]
+        if value in ("True", "False"):
+            flags.append(f"--{name}" if value == "True" else f"--no-{name}")
+        elif setting != "train.seed":
+            flags.append(f"--{name} {value}")
     seed = f"--seed {record['train']['seed']}"
     words = ["b2t train --config", recipe, *flags, seed, "--data RECORDINGS --out RUN"]
     return recipe, flags, " ".join(words)
