@@ -63,7 +63,9 @@ def read_row(path: Path) -> dict[str, Any]:
     "Return a row; one that lacks something is refused."
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise RowError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
         raise RowError(f"{path}: is not JSON ({error}); `b2t report --row` writes it") from error
     if not isinstance(row, dict):
         raise RowError(f"{path}: is no row; `b2t report --row` writes one")
