@@ -1,6 +1,6 @@
 """Collect notebooks with pytest: every cell that asserts is one test.
 
-The cells of a notebook run in order in one IPython shell, as `nbdev_test` runs them: in the
+The cells of a notebook run in order in one IPython shell, as `nbdev_test` (`nbdev-test` in nbdev 3) runs them: in the
 notebook's folder (a Kaggle kernel in a temporary one), with `IN_TEST` set. A test is an asserting cell
 with the plain cells that lead up to it, so a plain cell that fails fails the test below it; plain cells
 at the end are one test more. Once a cell has failed, the rest of its notebook is reported as skipped. A

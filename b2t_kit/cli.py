@@ -988,14 +988,16 @@ NOT_HERE = {  # what to say of options of other programs that have none here
         "--processes --num-processes --nproc-per-node --nproc --nprocs --world-size --num-machines --nnodes "
         "--num-nodes --multi-gpu --local-rank --machine-rank --node-rank --ddp --distributed --strategy --dist-backend "
         "--main-process-port --main-process-ip --master-port --master-addr --dist-url",
-    "there is none: train, eval, decode and submit are verbs of their own, such as b2t train":
+    "there are no modes: train, eval, decode and submit are commands, such as b2t train":
         "--mode --do-train --do-eval --do-predict --train --test --eval-only --phase",
-    "there is one, AdamW": "--optimizer --optim",
-    "there is none: the best validation is kept": "--early-stopping --early-stopping-patience --patience",
+    "cannot be chosen: every run uses AdamW": "--optimizer --optim",
+    "there is no early stopping: the checkpoint with the best validation is kept":
+        "--early-stopping --early-stopping-patience --patience",
     "nothing is overwritten; choose another folder": "--overwrite --overwrite-output-dir --force",
-    "there is none: one GPU records its steps with --graphs, a TPU compiles them": "--compile --torch-compile --jit",
+    "not needed: on one GPU --graphs records the steps, and a TPU compiles them":
+        "--compile --torch-compile --jit",
     "b2t decode and b2t submit adapt": "--adapt",
-    "there is no choice here": "--device",
+    "cannot be set for this command, which runs on the CPU": "--device",
 }
 NICKNAMES = {
     "--precision": {
@@ -1067,7 +1069,7 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
         if option in valid or option.replace("--no-", "--", 1) in valid:
             continue
         if option in positional:
-            raise ValueError(f"{option}: is given without its name here")
+            raise ValueError(f"{option}: leave out the option's name and write its value alone")
         raise ValueError(f"{option}: {advice_on(option, valid)}")
 
 

@@ -361,7 +361,7 @@ REQUESTS: dict[str, tuple[str, str, Spoil | None]] = {
     "eval: no run": ("eval --run nowhere --data data", "nowhere", None),
     "eval: not a run": ("eval --run data --data data", "data: is not a run folder", None),
     "eval: another task": (EVAL, "'toy'", text("run/config.json", '{"task": {"name": "toy"}}')),
-    "eval: no checkpoint": (EVAL, "run: holds no sound checkpoint", lambda: shutil.rmtree("run/checkpoints")),
+    "eval: no checkpoint": (EVAL, "run: has no intact checkpoint", lambda: shutil.rmtree("run/checkpoints")),
     "eval: no such baseline": ("eval --run base --data data", "base/best_checkpoint", lambda: (
         Path("base").mkdir(), Path("base/best_checkpoint").write_text("no weights"))),
     "eval: split that is not there": (EVAL, "data_val.hdf5", without("val")),

@@ -61,7 +61,7 @@ ARPA_FAULTS = [  # what is replaced, by what, what the message says
     ("more tea\t-0.05", "more tea\t3e38", "line 15: 3e38 cannot be a logarithm"),
     ("<s> more tea", "<s> more rum", "line 19: the word b'rum' is not among the words"),
     ("-0.9\ttea\t-0.1", "-0.9\tmore\t-0.1", "line 11: the word 'more' is there already"),
-    ("-0.5\ttea </s>", "-0.5\tmore tea", "the n-gram 'more tea' is there twice"),
+    ("-0.5\ttea </s>", "-0.5\tmore tea", "the n-gram 'more tea' appears twice"),
     ("-99\t<s>\t-0.3", "-99\trum\t-0.3", "there is no <s> or no </s>"),
     ("-0.4\t<s> more", "-0.01\tmore more", "after a context sum to 1.61: are the logarithms to base 10?"),
 ]
@@ -232,7 +232,7 @@ COMMANDS = [
     ("build text.txt none.txt", "none.txt: there is no such text file"), ("build folder", "no recordings"),
     ("build latin.txt", "latin.txt: line 2: is not UTF-8"), ("build empty.txt", "the text has no sentence"),
     ("build cut.txt.gz", "cut.txt.gz: cannot be read"), ("build text.txt --order 7", "--order: must be in [1, 6], not 7"),
-    ("build text.txt --prune 0 2 1", "never become smaller"), ("build text.txt --prune 0 0 0 0", "at most 3 thresholds"),
+    ("build text.txt --prune 0 2 1", "never decrease"), ("build text.txt --prune 0 0 0 0", "at most 3 thresholds"),
     ("build many.txt --memory 1", "allow more"), ("build text.txt --min-count 99", "no word of the text occurs 99 times"),
     ("build text.txt --vocabulary words.txt", "words.txt: line 2: 'Tea' cannot occur in scored text"),
     ("build text.txt --exclude none.txt", "none.txt: cannot be read"),

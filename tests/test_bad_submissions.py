@@ -90,8 +90,8 @@ REFUSED: list[tuple[str, str, Files]] = [  # command, what is named, files that 
     *((SCORE, f"heard.csv: {named}", {"heard.csv": content}) for content, named in (
         ("", "is empty"), ("id,text\n", "holds no sentence"), ("id;text\n0;a\n", "has no row for 1"),
         ("id,words\n0,a\n", "line 1: no column says what was decoded: it has 'id', 'words'"),
-        ("id,text,id\n0,a,0\n", "line 1: a column is there twice: id, text, id"), ("id,text\n0,a\n1,b\n5,c\n", "has no row for 2"),
-        ("id,text\n0,a\n1,b\n1,c\n", "line 4: 1 is there twice"), ("id,text\n,a\n", "line 2: id is empty"),
+        ("id,text,id\n0,a,0\n", "line 1: a column appears twice: id, text, id"), ("id,text\n0,a\n1,b\n5,c\n", "has no row for 2"),
+        ("id,text\n0,a\n1,b\n1,c\n", "line 4: 1 appears twice"), ("id,text\n,a\n", "line 2: id is empty"),
         *((f"id,text\n{name},a\n1,b\n2,c\n", "some of its trials are numbers, and others names") for name in ("one", "\u0660", "-1")),
         ("id,text\n0,a,b\n", "line 2: has more"), ("id,text\n0\n", "line 2: has more or fewer"),
         ('id,text\n0,"a\n1,b\n', "line"), (b"id,text\n0,na\xefve\n", "cannot be read as UTF-8"),

@@ -1,9 +1,12 @@
-"The front page: each number of its table is that of the stored result of the command in its row; both languages agree."
+"The front page and its rows: each number is that of the stored result of its command; both languages say the same."
 import re
+import runpy
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from b2t_kit.core.files import load_json
 from b2t_kit.data.batches import smoothing_taps
@@ -11,7 +14,7 @@ from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.words import made_up_words
 from b2t_kit.publish.report import ROW_TITLES
 from b2t_kit.simulate.recordings import session_names
-from b2t_kit.speech.recipes import RECIPES, baseline
+from b2t_kit.speech.recipes import baseline
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?M?")
@@ -126,38 +129,116 @@ def table(page: str) -> dict[str, str]:
     return {command: f"{what} | {result}" for what, result, command in rows}
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_numbers(page: str) -> None:
-    rows = table(page)
+def test_numbers() -> None:
+    rows = table("benchmarks/README.md")
     assert list(rows) == list(ROWS)
     for command, text in rows.items():
-        text = text.replace("4,400 万（44M）", "44M")
         assert sorted(NUMBER.findall(NAMES.sub("", text))) == sorted(ROWS[command]()), (command, text)
 
 
-RUNS = {"b2t demo --out demo": demo, "python benchmarks/gpu.py train RECORDINGS OUT --minutes 4": gpu}
+RUNS: dict[str, Callable[[], list[str]]] = {"b2t demo --out demo": demo, "python benchmarks/gpu.py train RECORDINGS OUT --minutes 4": gpu}
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_rows_of_runs(page: str) -> None:
-    "As `b2t report --row` prints them; rows of real recordings are empty, with the command that fills them."
-    text = (ROOT / page).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) ?\| ([^|]*) ?\| (\d*) ?\| (\w*) ?\| `(.+)` \|$", text, re.M)
-    assert len(rows) == 4 and len(ROW_TITLES) == 7
-    for recipe, recordings, errors, hours, seed, commit, command in rows:
-        if command in RUNS:
-            numbers = NUMBER.findall(f"{recordings} {errors} {hours.replace('H200', '')}")
-            assert sorted(numbers) == sorted(RUNS[command]()) and seed == "1" and len(commit) == 7, (command, numbers)
-        else:
-            assert not errors and not seed and not commit and command.split()[3] == recipe in RECIPES
+def test_rows_of_runs() -> None:
+    "As `b2t report --row` prints them."
+    text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) ?\| ([^|]*) ?\| (\d+) ?\| (\w+) ?\| `(.+)` \|$", text, re.M)
+    assert len(rows) == len(RUNS) and len(ROW_TITLES) == 7
+    for _, recordings, errors, hours, seed, commit, command in rows:
+        numbers = NUMBER.findall(f"{recordings} {errors} {hours.replace('H200', '')}")
+        assert sorted(numbers) == sorted(RUNS[command]()) and seed == "1" and len(commit) == 7, (command, numbers)
+
+
+PAGES = ["README.md", "README.zh.md"]
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)]+)\)")
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_it_tells(name: str) -> None:
+    "Each number of the list stands on the page that its line links to; the number to beat is the leaderboard's."
+    lines = re.findall(r"^- \*\*(?:.+\n(?:  .+\n)*)", page(name), re.M)
+    told = [line for line in lines if "benchmarks/" in line and "nbs/" not in line]
+    assert len(told) == 5
+    for line in told:
+        (target,) = {link.partition("#")[0] for _, _, link in LINK.findall(line)}
+        words = re.sub(r"T15|687M|CPU|TPU", "", LINK.sub("", line))
+        missing = [number for number in NUMBER.findall(words) if number not in page(target)]
+        assert not missing, (line, missing)
+    number = re.search(r"The number to beat: ([\d.]+) %", page("LEADERBOARD.md"))[1]
+    assert f"**{number} %" in page(name)
+
+
+def test_badges_and_addresses() -> None:
+    "Badges are pictures of this repository; Kaggle and Colab open what stands at the address of settings.ini."
+    settings = ConfigParser(delimiters=["="], interpolation=None)
+    settings.read(ROOT / "settings.ini", encoding="utf-8")
+    kit = settings["DEFAULT"]
+    clone = f"{kit['user']}/{kit['repo']}/blob/{kit['branch']}"
+    text = page("README.md")
+    for start, notebook in (
+        ("https://kaggle.com/kernels/welcome?src=https://github.com/", "kaggle/b2t-gpu/b2t-gpu.ipynb"),
+        ("https://colab.research.google.com/github/", "nbs/tutorials/colab.ipynb"),
+    ):
+        assert f"]({start}{clone}/{notebook})" in text and (ROOT / notebook).exists()
+    readme = runpy.run_path(str(ROOT / "tools/readme.py"))
+    for name, picture in readme["badges"]().items():
+        assert (ROOT / "nbs/images" / name).read_text(encoding="utf-8") == picture, name
+    assert kit["license"] in page("nbs/images/badge_licence.svg") and kit["min_python"] in page("nbs/images/badge_python.svg")
+
+
+def outline(text: str) -> tuple[list[int], list[int], set[str]]:
+    "Levels of the headings of a page, columns of its tables, and what it links to, in one language."
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.M)]
+    columns = [line.count("|") for line in re.findall(r"^\|[\s:|-]+\|$", text, re.M)]
+    links = {link.replace("_zh.", ".").replace(".zh.", ".").replace("-zh.", ".") for _, _, link in LINK.findall(text)}
+    anchors = {f"#{len(link)}" if link.startswith("#") else link for link in links}
+    return levels, columns, {link for link in anchors if link not in ("README.md", "failures.md")}
+
+
+@pytest.mark.parametrize("english, chinese", [
+    (PAGES[0], PAGES[1]), ("nbs/tutorials/failures.md", "nbs/tutorials/failures_zh.md"),
+])
+def test_both_languages(english: str, chinese: str) -> None:
+    "The Chinese page has the sections, tables and links of the English one."
+    ours, theirs = outline(page(english)), outline(page(chinese))
+    assert ours[:2] == theirs[:2]
+    assert ours[2] == theirs[2], sorted(ours[2] ^ theirs[2])
 
 
 def test_length_and_pictures() -> None:
-    "Short enough to be read; simulated recordings are called so; the live page is shown."
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) < 900
-    pictures = re.findall(r"!\[(.+)\]\((.+)\)", text)
-    assert [path for _, path in pictures] == ["nbs/images/decoded.png", "nbs/images/live.png"]
+    "Short enough to be read; simulated recordings are called so; the live page moves, in less than two megabytes."
+    assert len(page("README.md").split()) < 900
+    pictures = [(about, path) for mark, about, path in LINK.findall(page("README.md")) if mark and "badge" not in path]
+    assert [path for _, path in pictures] == ["nbs/images/live.gif", "nbs/images/decoded.png"]
     assert all("simulated" in about for about, _ in pictures)
-    chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
-    assert [path for _, path in re.findall(r"!\[(.+模拟.*)\]\((.+)\)", chinese)] == [path for _, path in pictures]
+    chinese = [(about, path) for mark, about, path in LINK.findall(page("README.zh.md")) if mark and "badge" not in path]
+    assert [path for _, path in chinese] == [path for _, path in pictures] and all("模拟" in about for about, _ in chinese)
+    with Image.open(ROOT / "nbs/images/live.gif") as moving:
+        assert moving.n_frames > 20
+    assert (ROOT / "nbs/images/live.gif").stat().st_size < 2_000_000
+
+
+WITHOUT_SOURCE = re.compile(r"none( found.*)?|not (stated|measured|looked up).*|no network")
+
+
+def test_peers() -> None:
+    "Each cell about another program names the file that says so, at a commit; a row that we measured has its command."
+    text = (ROOT / "benchmarks/peers.md").read_text(encoding="utf-8")
+    sources = dict(re.findall(r"^\[(\w+)\]: (\S+)$", text, re.M))
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    cited = set()
+    for about, ours, *others in rows:
+        assert ours.strip() and len(others) == 4, about
+        for cell in others:
+            found = re.findall(r"\[\[(\w+)\]\]", cell)
+            cited |= {*found}
+            measured = "decoding.py flashlight" in about or "of that" in about
+            assert found or measured or WITHOUT_SOURCE.fullmatch(cell.strip(" |")), (about, cell)
+    assert cited == {*sources}
+    for link in sources.values():
+        assert "github.com" not in link or re.search(r"/(blob|tree)/[0-9a-f]{40}/", link), link

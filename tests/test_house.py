@@ -27,7 +27,7 @@ MAX_FIGURE_BYTES = 60_000
 EXTRAS = ("tracker", "fetch", "rescore", "english", "live", "lsl", "redis", "tpu", "preflight", "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
 PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
-           ".pre-commit-config.yaml")
+           ".pre-commit-config.yaml", "LEADERBOARD.md")
 WITHOUT_WINGS = runpy.run_path(str(ROOT / "tools/without_wings.py"))
 
 settings = ConfigParser(delimiters=["="])
@@ -322,7 +322,7 @@ def files_of(folder: Path, *names: str) -> set[str]:
 def test_package_builds_and_installs_offline(tmp_path):
     "Build the sdist, the wheel from it, and install from the folder that holds both; a few tests run beside the unpacked sdist."
     source, dist, env, folders = tmp_path / "source", tmp_path / "dist", tmp_path / "env", (
-        "b2t_kit", "kaggle", "nbs", "tests", "tools", "benchmarks")
+        "b2t_kit", "kaggle", "nbs", "tests", "tools", "benchmarks", "leaderboard")
     for name in (*folders, ".github"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (*(ROOT / name for name in (*PACKAGING, *PROJECT)), *filter(Path.is_file, (ROOT / ".ci").iterdir())):

@@ -130,7 +130,7 @@ REFUSED = {  # name -> content, what the message must have
     "a reference.csv": ("id,sentence_label\n0,a\n1,b\n2,c\n", "no column says what was decoded"),
     "unknown names.csv": ("clip,text\na.wav,a\nb.wav,b\nc.wav,c\n", "'clip' may name the trials"),
     "no header.csv": ("0,a\n1,b\n2,c\n", "line 1: no column says"),
-    "twice.csv": ("id,text\n0,a\n1,b\n1,c\n", "line 4: 1 is there twice"),
+    "twice.csv": ("id,text\n0,a\n1,b\n1,c\n", "line 4: 1 appears twice"),
     "too few.csv": ("id,text\n0,a\n1,b\n", "has no row for 2"),
     "other ids.csv": ("id,text\n1,a\n2,b\n3,c\n", "has no row for 0"),
     "manifest.jsonl": ('{"audio_filepath": "a", "text": "a"}\n' * 3, "is what was said"),
@@ -139,7 +139,7 @@ REFUSED = {  # name -> content, what the message must have
     "a NaN.jsonl": ('{"id": 0, "nbest": [{"text": "a", "score": NaN}]}\n', "line 1: 'score' is not a number"),
     "another score.jsonl": ('{"id": 0, "nbest": [{"text": "a", "am": -1.5}]}\n', "line 1: no field is the score"),
     "not JSON.jsonl": ('{"id": 0, "text": "a"}\n{\n', "line 2: is not JSON"),
-    "twice.txt": ("utt1 a\nutt1 b\nutt2 c\n", "line 2: utt1 is there twice"),
+    "twice.txt": ("utt1 a\nutt1 b\nutt2 c\n", "line 2: utt1 appears twice"),
     "most.txt": ("utt1 a\nutt2 b\nc\n", "line 3: begins with 'c'"),
     "half.trn": ("a (utt-1)\nb\n", "line 2: does not end"),
 }

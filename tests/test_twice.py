@@ -192,7 +192,7 @@ def test_a_drive_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", without)
-    with pytest.raises(KitError, match="exists already"), atomic_folder(tmp_path / "x") as second:
+    with pytest.raises(KitError, match="already exists"), atomic_folder(tmp_path / "x") as second:
         with atomic_folder(tmp_path / "x") as first:
             (first / "one").touch()
         (second / "two").touch()

@@ -16,18 +16,18 @@ def write_causal(folder: Path) -> None:
     AutoModelForCausalLM.from_config(settings).save_pretrained(folder)
 
 
-def write_published(folder: Path) -> dict:
+def write_published(folder: Path, features: int = 4, sessions: tuple[str, str] = ("a", "b")) -> dict:
     """A checkpoint in the layout of the published baseline; returns its tensors."""
     import torch
 
     from b2t_kit.models.gru import GRUConfig
     torch.manual_seed(1)
-    state = GRUConfig(num_days=2, num_features=4, hidden=3, num_layers=1, padding="valid").build().state_dict()
+    state = GRUConfig(num_days=2, num_features=features, hidden=3, num_layers=1, padding="valid").build().state_dict()
     saved = {name: value for name, value in state.items() if not name.startswith("day_layer")}
     for day in range(2):
         saved[f"day_weights.{day}"] = state["day_layer.weight"][day].clone()
         saved[f"day_biases.{day}"] = state["day_layer.bias"][day][None].clone()
     folder.mkdir()
     torch.save({"model_state_dict": saved, "val_PER": 0.1}, folder / "best_checkpoint")
-    (folder / "args.yaml").write_text("model: {patch_size: 14, patch_stride: 4}\ndataset: {sessions: [a, b]}\n")
+    (folder / "args.yaml").write_text("model: {patch_size: 14, patch_stride: 4}\ndataset: {sessions: [" + ", ".join(sessions) + "]}\n")
     return saved

@@ -15,8 +15,10 @@ Chromium, for the tests of the live page, is installed by apt-get where it is mi
 reported as skipped.
 pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
 shell runs cells in a thread with an event loop: those of signals, processes and servers. For all notebooks
-tools/same_cells.py checks that nbdev 3 would run the same cells. README.md's first command runs in base; ruff and mypy
-run once. The last line sums the tests of base and xla; any other failed step counts as one failure.
+tools/same_cells.py checks that nbdev 3 would run the same cells. tools/leaderboard.py reproduces one row of the
+leaderboard, whose turn it is by the date of the commit. README.md's first command runs in base; ruff and mypy
+run once. The last line sums the tests of base and xla; any other failed step counts as one failure, and .ci/last.json
+keeps the sums for the badge of the front page.
 
 Seconds are printed below each step and in tables at the end: those of the steps, and of the slowest files of tests.
 .ci/envs/seconds.json has those of every file; copied to .ci/seconds.json, they decide which files begin first.
@@ -47,6 +49,7 @@ REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
 OLDER_TORCH = ("nbs/models,nbs/training/run.ipynb,nbs/training/checkpoint.ipynb,nbs/training/optim.ipynb,"
                "nbs/training/task.ipynb,nbs/03_precision.ipynb,nbs/04_training.ipynb")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
+LAST = ROOT / ".ci/last.json"  # for the badge of the front page, which tools/readme.py draws
 SECONDS = ENVS / "seconds.json"  # of each file of tests, in the environment where it took longer
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
 STEP_LIMIT = 60 * 60  # seconds; beside two trainings the longest took 27 minutes
@@ -205,6 +208,7 @@ def main() -> int:
     with ThreadPoolExecutor(2) as both:
         for lane in both.map(lambda steps: [timed(*step, beside=True) for step in steps], lanes):
             took += lane
+    took.append(timed("base", "python tools/leaderboard.py reproduce", beside=False))
     took.append(timed("base", demo, beside=False))  # installs another copy
     in_all = time.monotonic() - begun
     passed, failed, skipped = 0, 0, 0
@@ -224,6 +228,7 @@ def main() -> int:
     for seconds, succeeded, name, command, _ in took:
         print(f"{seconds:6.0f} s  {'' if succeeded else 'FAILED':<6}  {name:<6}  {command}")
     print(f"{in_all:6.0f} s  in all\n")
+    LAST.write_text(json.dumps({"passed": passed, "failed": failed, "skipped": skipped}) + "\n", encoding="utf-8")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return min(failed, 1)
 

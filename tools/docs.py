@@ -23,10 +23,10 @@ HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)
 LINK = re.compile(r"(\]\()(?!\w+:)([^)#\s]*)(#[^)]*)?\)")
 PAGES = {  # of the repository, besides the notebooks, by the heading they stand under
-    "Measurements": ["benchmarks/README.md", "benchmarks/*.md"],
+    "Measurements": ["LEADERBOARD.md", "benchmarks/README.md", "benchmarks/*.md"],
     "Work on it": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
-PICTURES = ("nbs/**/*.png", "benchmarks/results/*.png")
+PICTURES = ("nbs/**/*.png", "nbs/images/*.gif", "nbs/images/*.svg", "benchmarks/results/*.png")
 CHINESE = "```{toctree}\n:hidden:\n\n中文 <zh>\n```\n\n"
 MAIN = {"index.md": "README.md", "zh.md": "README.zh.md"}
 RENAMED = {"README.md": "index.md", "nbs/index.ipynb": "index.md",

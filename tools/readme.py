@@ -1,14 +1,17 @@
 """Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
-README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
-notebooks in reading order. The tables of failures, in two languages, and that of other programs' options are written
-into their pages. Run it where the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB
-that pip cannot install offline.
+README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all notebooks
+in reading order. The badges of the front page are pictures in nbs/images, so that no server is asked for them: the
+licence of settings.ini, the Pythons of tools/ci.py, and what the last `.ci/run` found. The tables of failures, in
+two languages, and that of other programs' options are written into their pages. Run it where the package is
+installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install offline.
 """
 import json
 import posixpath
 import re
+import runpy
 from collections.abc import Iterator
+from configparser import ConfigParser
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"
 READMES = {"index.ipynb": "README.md", "index_zh.ipynb": "README.zh.md"}
 REPORTS = ROOT / "benchmarks/field_reports.md"
+LAST = ROOT / ".ci/last.json"  # what the last .ci/run found
 FAILURES = {"tutorials/failures.md": "en", "tutorials/failures_zh.md": "zh"}
 NOTE = "<!-- Written by tools/readme.py from nbs/{}: edit the notebook. -->"
 FOLDERS = {  # in reading order
@@ -91,6 +95,42 @@ def options_table() -> str:
                  for answer, names in answers.items()]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "| --- | --- |", *lines[1:]])
+
+
+BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{name}: {value}">
+<rect width="{width}" height="20" rx="3" fill="#24292f"/>
+<path d="M{at} 0h{rest}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3H{at}z" fill="{colour}"/>
+<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="6" y="14">{name}</text><text x="{text}" y="14">{value}</text></g></svg>
+"""
+
+
+def badge(name: str, value: str, colour: str = "#1f5fa8") -> str:
+    "Return a badge as SVG; letters are seven pixels wide."
+    at = 12 + 7 * len(name)
+    width = at + 12 + 7 * len(value)
+    return BADGE.format(
+        name=name, value=value, colour=colour, at=at, width=width, rest=width - at - 3, text=at + 6
+    )
+
+
+def badges() -> dict[str, str]:  # file name -> SVG
+    "Return the badges of the front page."
+    settings = ConfigParser(delimiters=["="])
+    settings.read(ROOT / "settings.ini", encoding="utf-8")
+    licence, oldest = (settings["DEFAULT"][name] for name in ("license", "min_python"))
+    ci = runpy.run_path(str(ROOT / "tools/ci.py"))
+    newest = max({**ci["PYTHONS"], **ci["IMAGES"]}.values())
+    tests = badge("tests", "run .ci/run")
+    if LAST.exists():  # of a clone that ran it
+        last = json.loads(LAST.read_text(encoding="utf-8"))
+        colour = "#b3261e" if last["failed"] else "#1a7f37"
+        tests = badge("tests", f"{last['passed']} passed, {last['failed']} failed", colour)
+    return {
+        "badge_licence.svg": badge("licence", licence),
+        "badge_python.svg": badge("Python", f"{oldest} to {newest}"),
+        "badge_tests.svg": tests,
+    }
 
 
 def cells_of(notebook: Path) -> list[dict]:
@@ -169,6 +209,8 @@ def main() -> None:
     if REPORTS.exists():  # a copy of the notebooks and the package alone has no benchmarks
         text = with_table(REPORTS.read_text(encoding="utf-8"), options_table())
         REPORTS.write_text(text, encoding="utf-8")
+    for name, picture in badges().items():
+        (NOTEBOOKS / "images" / name).write_text(picture, encoding="utf-8")
     (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():
         text = "\n\n".join([NOTE.format(name), *sections(cells_of(NOTEBOOKS / name))]) + "\n"

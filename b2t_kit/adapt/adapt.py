@@ -181,7 +181,7 @@ def first_of_each_day(recordings: Recordings, order: Sequence[int], count: int) 
         if taken[session] == count:
             continue
         if recordings.labels(index) is None:
-            raise KitError(f"adapt_labelled: what was said in the {recordings.split} split is not known")
+            raise KitError(f"adapt_labelled: the {recordings.split} split has no known sentences")
         taken[session] += 1
         found.add(index)
     return found

@@ -237,7 +237,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
-        raise KitError(f"{path}: exists already; choose another place or remove it")
+        raise KitError(f"{path}: already exists; remove it or choose another path")
 
 # %% ../../nbs/core/files.ipynb #78d98028
 def known_mistake(path: Path) -> str:
@@ -347,7 +347,7 @@ def parse_json(text: str | bytes) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(values := dict(pairs)) < len(pairs):
             name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-            raise ValueError(f"the key {name[:40]!r} is there twice")
+            raise ValueError(f"the key {name[:40]!r} appears twice")
         return values
 
     try:

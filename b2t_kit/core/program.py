@@ -10,6 +10,8 @@ import errno
 import io
 import os
 import pkgutil
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -32,8 +35,8 @@ from .processes import _tell_others, lost_contact
 
 # %% auto #0
 __all__ = ['SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY', 'say_once', 'Kind', 'GIB', 'report_progress',
-           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'subclasses', 'offered', 'memory',
-           'free_memory', 'gib', 'megabytes', 'show_bytes']
+           'duration', 'track_progress', 'run_program', 'environment_with', 'wing', 'install_line', 'subclasses',
+           'offered', 'memory', 'free_memory', 'gib', 'megabytes', 'show_bytes']
 
 # %% ../../nbs/core/program.ipynb #300754d0
 SUCCESS = 0
@@ -284,6 +287,21 @@ def wing(folder: str, name: str) -> ModuleType | None:
     "Return a module of a wing; None if its folder is not there."
     spec = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if spec else None
+
+# %% ../../nbs/core/program.ipynb #71c3aa02
+def install_line(*extras: str) -> str:  # such as "tpu"
+    "Return the command that installs what extras of the kit need."
+    try:
+        needed = requires("b2t_kit") or []
+    except PackageNotFoundError:  # a checkout on the path, not installed
+        return f"in a clone of the kit: pip install '.[{','.join(extras)}]'"
+    packages = {
+        package.strip(): None
+        for package, _, marker in (one.partition(";") for one in needed)
+        for extra in extras
+        if re.search(rf"extra == ['\"]{extra}['\"]", marker)
+    }
+    return f"pip install {shlex.join(packages)}"
 
 # %% ../../nbs/core/program.ipynb #d96a0e3b
 Kind = TypeVar("Kind")

@@ -259,7 +259,7 @@ def open_member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | Non
         if not group.id.links.exists(key):
             return None
         if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
-            raise KitError("is a link; put the data itself in its place")
+            raise KitError("is a link; store the data itself instead")
         return group[name]
 
 
@@ -280,7 +280,7 @@ def check_storage(data: h5py.Dataset) -> None:
     "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to its declared size."
     settings = data.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
-        raise KitError("is stored in another file; put the data itself in its place")
+        raise KitError("is stored in another file; store the data in this one")
     if h5py.h5o.get_info(data.id).rc > 1:
         raise KitError("is shared with another trial; give each its own data")
     if data.chunks is None:

@@ -101,7 +101,7 @@ class SessionWriter(AbstractContextManager):
         self.signal: Signal | None = None  # of the first trial
         self.path = Path(path) / f"data_{split}.hdf5"
         if self.path.exists() and not overwrite:
-            raise KitError(f"{self.path}: exists already; choose another folder or remove it")
+            raise KitError(f"{self.path}: already exists; remove it or choose another folder")
         self.file = NewFile(self.path)
 
     def write(self, trial: Trial) -> None:

@@ -141,7 +141,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             )
         if links:  # which would be left out
             raise KitError(
-                printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place"
+                printable(f"{path}, /{links[0]}") + ": is a link; store the data itself instead"
             )
         if not names:  # arrays without groups of trials
             with reading(path):
@@ -335,8 +335,8 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise
     except pickle.UnpicklingError:
         raise KitError(
-            f"{path}: holds other things than tensors, which are not read: they can run any "
-            f"program; save the tensors alone, by name: torch.save({{name: tensor}}, path)"
+            f"{path}: has objects other than tensors, which could run any program and are not "
+            "read; save only the tensors, by name: torch.save({name: tensor}, path)"
         ) from None
     except Exception as error:  # whatever a damaged file makes NumPy, zip or PyTorch raise
         if "Python objects" in str(error) or "Object arrays" in str(error):
@@ -376,12 +376,12 @@ def _lengths(
         counts = numbers[name]
         place = f"{source}, {printable(name)}"
         if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
-            raise KitError(f"{place}: are no numbers of frames from 1 to {frames}")
+            raise KitError(f"{place}: are not numbers of frames from 1 to {frames}")
         if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
             raise KitError(f"{place}: are fractions; give the number of frames of each trial")
         if not np.array_equal(counts, numbers[known[0]]):
             raise KitError(
-                f"{place}: are other numbers than {printable(known[0])}; leave one of them out"
+                f"{place}: differ from {printable(known[0])}; leave one of them out"
             )
     if known:
         counts = numbers[known[0]].astype(int)

@@ -543,8 +543,8 @@ def parse_hotwords(
             hotwords[one] = Hotword(one, previous.forms + spoken, added)
     if phrases:
         report_progress(
-            f"{Path(source).name}: each word of a phrase is expected by itself, such as of "
-            f"{phrases[0]!r}"
+            f"{Path(source).name}: words are expected one by one, so {phrases[0]!r} counts as "
+            f"{len(phrases[0].split())} words"
         )
     return list(hotwords.values())
 

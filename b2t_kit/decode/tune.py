@@ -265,8 +265,8 @@ class TuningRecord:
         if lm is None and self.lm != DEFAULT:
             return self
         report_progress(
-            f"{self.path}: the weights were tuned with another language model and are left out; "
-            "tune with this one for its own"
+            f"{self.path}: the weights were tuned with another language model and are not used; "
+            "tune with this one"
         )
         return TuningRecord(self.path)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.processes import Rank, find_rank
@@ -45,8 +46,8 @@ def find_device(
             )
         if find_spec("torch_xla") is None:
             raise KitError(
-                f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or "
-                "choose device cpu"
+                f"device {kind}: torch_xla is not installed; {install_line('tpu')}, or choose "
+                "device cpu"
             )
         return "xla"
     count = 0 if kind == "cpu" else torch.cuda.device_count()

@@ -29,16 +29,18 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from ..core.program import install_line
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.processes import Rank
 from ..core.files import check_writable
+from ..core.processes import Rank
 from ..core.program import environment_with
-from .torch import ChipMesh, Device, DeviceOptions, Division, tpu_chips
-from .torch import check_tracker, tracker_only
+from .torch import ChipMesh, Device, DeviceOptions, Division, check_tracker
+from .torch import tpu_chips, tracker_only
 from ..models.model import GRU
-from ..precision import Precision, audit_optimizer, audit_parameters, canary, resolve_precision
+from ..precision import Precision, audit_optimizer, audit_parameters, canary
+from ..precision import resolve_precision
 
 # %% ../../nbs/devices/xla.ipynb #f9cdd480
 @dataclass(frozen=True)
@@ -399,8 +401,10 @@ def check_start(requested: str, chips: list[str]) -> None:
     ours = version("torch")
     theirs = version("torch_xla")
     if ours.split(".")[:2] != theirs.split(".")[:2]:
-        raise KitError(f"torch {ours} and torch_xla {theirs} do not fit together; "
-                       "pip install 'b2t_kit[tpu]', and restart")
+        raise KitError(
+            f"torch {ours} and torch_xla {theirs} do not fit together; {install_line('tpu')}, "
+            "and restart"
+        )
 
 # %% ../../nbs/devices/xla.ipynb #20bd225a
 def start_runtime(cache: str) -> tuple[torch.device, int, str]:

@@ -309,20 +309,20 @@ def is_unpacked(folder: str | Path) -> bool:
         return False
     if not (folder / FILE_LIST).is_file():
         raise KitError(
-            f"{folder}: has no list of its files ({FILE_LIST}), so nobody knows whether it is "
-            "complete; move it away, and it is fetched, or use it as it is"
+            f"{folder}: has no list of its files ({FILE_LIST}), so it cannot be checked; move it "
+            "away to download it again, or use it as it is"
         )
     try:
         sizes = dict(load_json(folder / FILE_LIST)["files"])
         wrong = [name for name, size in sizes.items() if size_on_disk(folder / name) != size]
     except (LookupError, TypeError, ValueError, OSError) as error:
         raise KitError(
-            f"{folder / FILE_LIST}: is damaged ({error!r}); move {folder} away, and it is fetched"
+            f"{folder / FILE_LIST}: is damaged ({error!r}); move {folder} away to download it"
         ) from None
     if wrong:
         raise KitError(
             f"{folder}: {len(wrong)} of {len(sizes)} files are missing or have another size, such "
-            f"as {wrong[0]}; move it away, and it is fetched again"
+            f"as {wrong[0]}; move it away to download it again"
         )
     return True
 

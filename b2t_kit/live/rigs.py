@@ -26,12 +26,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from ..core.program import install_line
 
 from ..core.errors import KitError, printable
-from ..core.settings import is_whole
 from ..core.files import read_text
+from ..core.settings import is_whole
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES
-from .sources import LiveSource, ParticipantSource, Piece, RecordingSource, count_refusal
+from .sources import LiveSource, ParticipantSource, Piece, RecordingSource
+from .sources import count_refusal
 
 # %% ../../nbs/live/rigs.ipynb #470d166a
 ADDRESS = "127.0.0.1:5560"  # where a stream is sent unless asked otherwise
@@ -84,7 +86,7 @@ def optional_library(name: str, extra: str = "live") -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        raise KitError(f"{name}: is not installed; pip install 'b2t_kit[{extra}]'") from error
+        raise KitError(f"{name}: is not installed; {install_line(extra)}") from error
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -160,7 +160,9 @@ class ParticipantSource(LiveSource):
         "Say any English sentence after those before it; raise `KitError` if it cannot be pronounced."
         self.simulator.labels_of(sentence)
         if self.sentences.qsize() >= MOST_WAITING:
-            raise KitError(f"say: {MOST_WAITING} sentences are waiting; try again when some were said")
+            raise KitError(
+                f"say: {MOST_WAITING} sentences are waiting; try again when some have been said"
+            )
         self.sentences.put(sentence)
 
     def finish(self) -> None:

@@ -282,8 +282,7 @@ def train_language_model(
     if len(prune) > order or sorted(limits) != limits or limits[0]:
         raise KitError(
             f"prune: {' '.join(map(str, prune))} should be at most {order} thresholds that begin "
-            "with 0, since single words are left out by min_count or a vocabulary, and never "
-            "become smaller"
+            "with 0 and never decrease; min_count or a vocabulary leaves out single words"
         )
     memory = memory or free_memory()
     words, stream = read_tokens(texts, keep, memory)

@@ -422,7 +422,7 @@ def assemble(
         repeats = order[~distinct & ~np.isnan(table.ln_p[order])]
         if len(repeats) and not merge:
             ngram = " ".join(words[word] for word in table.words[repeats[0]])
-            raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' is there twice")
+            raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' appears twice")
         keys = keys[distinct]
         order = order[distinct]
         level_keys.append(keys)

@@ -129,7 +129,7 @@ def _words_of(names: bytes, count: int) -> tuple[list[str], np.ndarray]:
         if numbers[row] == len(words):
             words.append(name.decode())
     if len(set(words)) < len(words):
-        raise ValueError("a word is there twice")
+        raise ValueError("a word appears twice")
     return words, numbers
 
 # %% ../../nbs/lm/sphinx.ipynb #df3ef5e6

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.files import free_bytes, regular_file, write_atomically
@@ -609,7 +610,7 @@ def inspect_chips(chips: list[str], xla: bool, devices: str | Path = "/dev") -> 
         return Remark(
             "chips",
             "problem",
-            f"{label}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'",
+            f"{label}, but torch_xla is not installed; {install_line('tpu')}",
         )
     return Remark("chips", "ok", label)
 

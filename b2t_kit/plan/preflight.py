@@ -30,20 +30,21 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from ..core.program import install_line
 from matplotlib.figure import Figure
 from torch import nn
 
-from ..core.program import GIB, duration
+from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, locked
-from ..core.cache import content_hash
+from ..core.program import GIB, duration
 from ..core.settings import to_dict
 from ..devices.xla import Slice, find_slice
-from .doctor import Allocation, allocations, squeeze
-from .memory import MemoryPlan, NotTraced, find_target, plan_run
 from ..models.model import loaded_models
 from . import compile as compiler
 from .cost import Hlo, Roofline, read_hlo, roofline
+from .doctor import Allocation, allocations, squeeze
+from .memory import MemoryPlan, NotTraced, find_target, plan_run
 from ..training.task import LossSum, RunSettings, Task, TrainConfig
 
 # %% ../../nbs/plan/preflight.ipynb #aa565d80
@@ -403,12 +404,13 @@ def find_compiler(
     if missing:
         raise KitError(
             f"the TPU compiler is not installed ({' and '.join(missing)} not found); "
-            "pip install 'b2t_kit[tpu,preflight]', or on Kaggle 'b2t_kit[preflight-kaggle]'"
+            f"{install_line('tpu', 'preflight')}, or on Kaggle "
+            f"{install_line('preflight-kaggle')}"
         )
     if find_spec("torch_xla") is None:
         raise KitError(
-            "torch_xla, which lowers the step, is not installed; pip install "
-            "'b2t_kit[tpu,preflight]'"
+            "torch_xla, which lowers the step, is not installed; "
+            f"{install_line('tpu', 'preflight')}"
         )
     return python or sys.executable
 

@@ -208,7 +208,7 @@ def examine_machine(device: str | None) -> Answer:
     from b2t_kit.plan.doctor import check_device, inspect_machine
 
     if device:
-        report_progress("testing the device; minutes where programs are compiled, ten at most")
+        report_progress("testing the device; compiling can take up to ten minutes")
         remarks = check_device(device)
     else:
         remarks = inspect_machine()

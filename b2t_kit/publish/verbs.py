@@ -25,14 +25,15 @@ def combine(out: str | Path, **options: Any) -> str:
 @options_of("publish.report:report_run")
 def report(
     run: str | Path,
-    row: bool = False,  # print only a row for the table of runs in README.md
+    # print only a row of results, and write it as JSON beside the page, for LEADERBOARD.md
+    row: bool = False,
     **options: Any,
 ) -> Any:
     "Write a page about a decoded split: error rates by day and corpus, common errors, every sentence."
-    from b2t_kit.publish.report import front_row, report_run
+    from b2t_kit.publish.report import report_run, write_row
 
     written = report_run(run, **options)
-    return front_row(run, written) if row else written
+    return write_row(run, written) if row else written
 
 # %% ../../nbs/publish/verbs.ipynb #883db732
 @options_of("publish.export:export")
@@ -62,10 +63,13 @@ def runs(
 def show(
     run: str | Path,  # run folder, exported decoder, or folder of the published baseline
     json: str | Path | None = None,  # write the answer to this file
+    # recordings, of which it is also said how their features were z-scored
+    data: str | Path | None = None,
 ) -> str:
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
     from b2t_kit.publish.export import weights_facts
     from b2t_kit.publish.runs import nearest_recipe, next_steps, run_state, show_text
+    from b2t_kit.publish.zscores import how_zscored
 
     if facts := weights_facts(run):
         lines = [f"  {name:<9} {text}" for name, text in facts.items() if name != "next"]
@@ -77,6 +81,10 @@ def show(
         recipe, changes = nearest_recipe(state.record)
         facts = state.line(str(run))
         facts |= {"recipe": recipe, "changes": changes, "next": next_steps(state)}
+    if data:
+        zscores = how_zscored(data)
+        facts["z-scores"] = vars(zscores) | {"way": zscores.way}
+        text += f"\n\nfeatures of {printable(data)} were z-scored {zscores}"
     if json:
         save_json(json, facts)
     return text

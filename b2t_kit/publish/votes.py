@@ -127,7 +127,7 @@ def combine_files(
     "Combine files of sentences into one; writes all or nothing."
     check_different(paths)
     if tokens and not any(Path(path).suffix.lower() in LOGITS for path in paths):
-        raise KitError(f"{tokens}: is the order of the classes of logits, and there are none")
+        raise KitError(f"{tokens}: orders the classes of logits, but no file has any; leave it out")
     check_target(out, [*paths, *([] if references is None else [references])])
     decoders = [read_votes(path, tokens) for path in paths]
     truths = None if references is None else check_complete(read_table(references, "said"))

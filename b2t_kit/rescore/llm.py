@@ -25,23 +25,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from ..core.program import install_line
 from safetensors import safe_open
 from torch import nn
 
-from ..core.cache import MEMO, content_hash, differing, file_hash
+from ..core.cache import MEMO, content_hash, differing, file_hash, stored_key
 from ..core.errors import KitError
-from ..core.files import check_target
-from ..core.program import environment_with
-from ..core.program import track_progress
+from ..core.files import check_target, load_json, locked, new_folders, read_text
+from ..core.files import regular_file, save_json
+from ..core.program import environment_with, track_progress
 from ..core.settings import from_dict
-from ..core.files import load_json, new_folders, read_text, regular_file, save_json
-from ..core.cache import stored_key
-from ..core.files import locked
-from ..decode.files import DecodedTrial, marks_of, read_nbest, with_choices
-from ..decode.files import with_confidences, write_nbest
+from ..decode.files import DecodedTrial, marks_of, read_nbest, with_choices, with_confidences
+from ..decode.files import write_nbest
 from ..decode.tune import halves
-from ..devices.torch import Device, to_device
 from ..devices.select import open_device
+from ..devices.torch import Device, to_device
 from ..text.english import is_held_out, phrases
 from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of
 from ..text.metrics import wer
@@ -324,7 +322,7 @@ def _transformers_library() -> ModuleType:
             import accelerate  # noqa: F401
             import transformers
     except ImportError as error:
-        raise KitError("transformers is not installed; pip install 'b2t_kit[rescore]'") from error
+        raise KitError(f"transformers is not installed; {install_line('rescore')}") from error
     return transformers
 
 # %% ../../nbs/rescore/llm.ipynb #c41047e2

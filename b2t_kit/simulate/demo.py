@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from ..core.program import install_line
 from matplotlib.figure import Figure
 from scipy.special import softmax
 
+from ..all import memory_check, open_task
 from ..core.errors import KitError
 from ..core.files import as_png, check_writable, save_json, write_atomically
 from ..data.batches import smooth
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..decode.decode import Sentences, decode_run
 from ..decode.files import read_trials
-from ..all import memory_check, open_task
 from ..decode.submission import SubmissionCheck, submit
 from .recordings import SimulateConfig, simulate
 from ..speech.evaluate import Evaluation, evaluate_run
@@ -99,8 +100,8 @@ class DemoResult:
                 "",
                 "watch the decoder while a recording plays:",
                 live,
-                "in a browser, where a simulated participant says what you type (pip install "
-                "'b2t_kit[live]'):",
+                "in a browser, where a simulated participant says what you type "
+                f"({install_line('live')}):",
                 f"{live} --source participant --page",
             ]
         )

@@ -101,8 +101,8 @@ class Decoder:
         "Return its label set; raise `KitError` if words cannot be decoded from it, or if recordings have other labels."
         if signal.labels not in (self.signal.labels, ""):
             raise KitError(
-                f"{self.origin}: decodes {self.signal.num_labels} classes, and these recordings "
-                f"have {signal.num_labels} other ones"
+                f"{self.origin}: decodes {self.signal.num_labels} classes, but these recordings "
+                f"have {signal.num_labels} different ones"
             )
         return self.order
 

@@ -64,8 +64,8 @@ class SpeechConfig(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
-    # trials to train on; 'train val' leaves none to validate on: temperature and weights come from
-    # the run in --config
+    # trials to train on; 'train val' keeps none for validation, so that temperature and search
+    # weights are those of the run in --config
     splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default

@@ -494,7 +494,7 @@ def read_codes(
         raise
     except Exception as error:  # whatever NumPy and zipfile raise for a damaged file
         raise KitError(
-            f"{path}: is not there, is not an npz file of numbers, or is damaged"
+            f"{path}: is missing, damaged, or not an npz file of numbers"
         ) from error
     for name, array, axes in (("text", text, 2), ("codes", codes, 3)):
         if array.dtype.kind not in "iu" or array.ndim != axes or 0 in array.shape:

@@ -171,7 +171,8 @@ def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
     "Return the column with one of some names; raise `KitError` if there are several."
     found = [column for column in columns if _folded(column) in names]
     if len(found) > 1:
-        raise KitError(f"{' and '.join(map(repr, found))} could both be meant; leave one of them")
+        both = " and ".join(map(repr, found))
+        raise KitError(f"{both} could both be meant; keep only one of them")
     return found[0] if found else None
 
 
@@ -342,7 +343,7 @@ def _csv_rows(text: str, part: Part) -> list[tuple[str, Any]]:
     try:
         columns = list(table.fieldnames or [])
         if len(set(columns)) < len(columns):
-            raise KitError(f"a column is there twice: {', '.join(columns)[:200]}")
+            raise KitError(f"a column appears twice: {', '.join(columns)[:200]}")
         text_column(columns, part)
         for cells in table:
             if None in cells or None in cells.values():
@@ -520,7 +521,7 @@ def read_table(
     for key, line in zip(keys, lines):
         if key in rows:
             name = line.name or " ".join(map(str, key))
-            raise KitError(f"{path}: {line.where}: {name} is there twice")
+            raise KitError(f"{path}: {line.where}: {name} appears twice")
         rows[key] = line.votes
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")

@@ -253,7 +253,7 @@ def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> P
         report(f"{path}: the best checkpoint is damaged ({fault}); looking for the newest")
     newest = latest_checkpoint(run, report)
     if newest is None:
-        raise KitError(f"{run}: holds no sound checkpoint")
+        raise KitError(f"{run}: has no intact checkpoint")
     return newest
 
 # %% ../../nbs/training/checkpoint.ipynb #a36b47ce

@@ -115,7 +115,7 @@ def test_codec_train_with_given_codes(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "codes.npz").write_bytes(b"nothing")
     assert main([*words[:3], str(tmp_path / "new"), *words[4:]]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3 and said[2].endswith("codes.npz: is not there, is not an npz file of numbers, or is damaged")
+    assert len(said) == 3 and said[2].endswith("codes.npz: is missing, damaged, or not an npz file of numbers")
     assert not (tmp_path / "new").exists()
 
 
