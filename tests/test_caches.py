@@ -382,7 +382,7 @@ def test_scores_on_a_card(here: Path, capsys: pytest.CaptureFixture) -> None:
     note = Path("1/run/decode/val/nbest.jsonl.key")
     found = load_json(note)
     save_json(note, {**found, "key": {**found["key"], "asked": []}})
-    assert run(REPORT) == 2 and "nbest.jsonl.key: does not say what was asked" in capsys.readouterr().err
+    assert run(REPORT) == 2 and "nbest.jsonl.key: does not record the options of b2t decode" in capsys.readouterr().err
     note.unlink()
 
     assert run(score) == 0

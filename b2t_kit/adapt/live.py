@@ -88,7 +88,7 @@ class LiveAdaptation:
     def line(self) -> str:
         "What was done so far, for people."
         if self.is_over:
-            return "adaptation is off: the decoder of the morning"
+            return "the decoder of the morning; adaptation is off"
         which = "the adapted decoder" if self.is_used else "the decoder of the morning"
         gain = round(self.gain, 1) + 0.0  # no minus before zero
         return f"{which}; learned from {self.learned} sentences, expected gain {gain:.1f} words"

@@ -378,6 +378,8 @@ def about_session(session: LiveSession, status: Status, role: str) -> dict[str, 
         "keeper": bool(keeper),
         "keeps": bool(keeper and keeper.on),
         "exists": bool(keeper and keeper.folder.exists()),
+        "learning": session.adaptation.line if session.adaptation else "",
+        "learns": bool(session.adaptation and not session.adaptation.is_over),
     }
 
 # %% ../../nbs/live/page.ipynb #07f4d9c5

@@ -14,11 +14,13 @@ import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from b2t_kit.adapt.live import LiveAdaptation
 from b2t_kit.importers.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.words import made_up_words
 from b2t_kit.decode.search import BeamSearch
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
+from b2t_kit.devices.select import open_device
 from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
@@ -254,6 +256,29 @@ def test_what_a_page_says_of_keeping(browser, tmp_path: Path) -> None:
         session.note("something to keep")
         shows(browser, kept="Nothing more is kept: No space left on device.", note="Nothing more is kept: No space left on device.")
         assert "refused: Nothing more is kept: No space left on device." in lines.getvalue()
+
+
+@browser_needed
+def test_back_to_the_decoder_of_the_morning(decoder: StreamDecoder, browser) -> None:
+    """What a decoder that learns says of itself, and the button that ends it."""
+    session = LiveSession(decoder, Spoken())
+    session.state.warming = ""
+    with open_device("cpu", "float32") as device, PageServer(session, port=0) as server:
+        browser.get(server.url)
+        until(lambda: text(browser, "counted"))
+        assert not browser.find_element("id", "learning").is_displayed()
+        session.adaptation = adaptation = LiveAdaptation(session, device)
+        adaptation.gain = 2.0
+        adaptation._choose()
+        session.note(adaptation.line)
+        adapted = "Decoding with the adapted decoder; learned from 0 sentences, expected gain 2.0 words."
+        until(lambda: text(browser, "learned") == adapted)
+        assert decoder.next_steps is not adaptation.morning
+        press(browser, "morning")
+        until(lambda: text(browser, "learned") == "Decoding with the decoder of the morning; adaptation is off.")
+        assert decoder.next_steps is adaptation.morning
+        assert not browser.find_element("id", "morning").is_enabled()
+    decoder.next_steps = None
 
 
 @browser_needed

@@ -116,6 +116,9 @@ function showOperator(message) {
   find("keeping").hidden = !message.keeper;
   find("keep-stop").disabled = over || !message.keeps;
   find("keep-delete").disabled = over || !message.exists;
+  find("learning").hidden = !message.learning;
+  find("learned").textContent = `Decoding with ${message.learning}.`;
+  find("morning").disabled = over || !message.learns;
   find("listen").hidden = !message.listen;
   if (message.listen) find("listen").href = message.listen;
   find("counted").textContent = `Stream: ${message.counted}.`;
@@ -131,6 +134,7 @@ find("keep-stop").onclick = () => request("keep-stop");
 find("keep-delete").onclick = () => {
   if (confirm("Delete everything that was kept of this session?")) request("keep-delete", feed);
 };
+find("morning").onclick = () => request("morning");
 for (const what of ["hotword", "say"]) {
   find(what).onsubmit = event => {
     event.preventDefault();
