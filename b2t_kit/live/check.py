@@ -143,7 +143,7 @@ def check_channels(decoder: StreamDecoder, bins: np.ndarray, sentence: str) -> C
     costs = costs_of(decoder, bins, known_phonemes(sentence), ways)
     at = int(costs.argmin())
     is_better = costs[0] - costs[at] > CLEARLY
-    explained = bool(costs[at] < EXPLAINED + 2 * decoder.expected_loss)
+    explained = bool(costs[at] < EXPLAINED + decoder.expected_loss)
     return Checked(ways[at].fault if is_better else "", float(costs[0]), float(costs[at]), explained)
 
 # %% ../../nbs/live/check.ipynb #1acc2077

@@ -346,9 +346,9 @@ NEWEST_WORDS = 6
 JUDGED_WORDS = 12
 FEWEST_WORDS = 3
 MOST_LACKING = 4.0  # nats a phoneme that a word can lack
-# nats a phoneme that words lack on average: hardly believed, and not at all; and in proportion to
-# what phonemes cost on validation
-HARDLY = 0.9
+# nats a phoneme that words lack on average: the newest are hardly believed, and all are not at all;
+# in proportion to what phonemes cost on validation, if that is more than one
+HARDLY = 1.0
 NOT = 1.3
 
 
@@ -359,16 +359,16 @@ class Belief:
         "So many nats a phoneme were lacking on validation, which is a weak decoder's nature and no fault."
         self.expected = expected
         self.sentences: deque[list[float]] = deque(maxlen=JUDGED_WORDS)
-        self.lacking = 0.0  # nats a phoneme
+        self.lacking = 0.0  # nats a phoneme, by the newest words
 
     def add(self, heard: Sequence[Heard]) -> str:  # "" if the words are believed, "unsure", or "untrusted"
         "Judge a finished sentence."
         if heard:
             lacks = [one.margin / max(one.phonemes, 1) for one in heard]
             self.sentences.append(np.clip(lacks, 0.0, MOST_LACKING).tolist())
-        self.lacking = min(self._mean(NEWEST_WORDS), self._mean(JUDGED_WORDS))
+        self.lacking = self._mean(NEWEST_WORDS)
         weakness = max(self.expected, 1.0)
-        if self.lacking > NOT * weakness:
+        if min(self.lacking, self._mean(JUDGED_WORDS)) > NOT * weakness:
             return "untrusted"
         return "unsure" if self.lacking > HARDLY * weakness else ""
 
