@@ -277,12 +277,17 @@ PROCESSES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {  # chips, v
 
 @functools.cache
 def printed(process: str) -> dict[str, str]:
-    """What each program of a process prints."""
+    """What each program of a process prints. Where torch_xla 2.9 raises, 2.8 ends the process: another one goes on."""
     chips, variables, programs = PROCESSES[process]
-    plain = json.dumps({name: textwrap.dedent(code) for name, code in programs.items()})
-    done = python("-c", ONE_AFTER_ANOTHER, plain, chips=chips, status=None, **{"TF_CPP_MIN_LOG_LEVEL": "2", **variables})
-    found = dict(part.partition("\n")[::2] for part in done.stdout.split("=== ")[1:])
-    assert found.keys() == programs.keys(), done.stdout + done.stderr
+    found = dict[str, str]()
+    while rest := {name: textwrap.dedent(code) for name, code in programs.items() if name not in found}:
+        done = python("-c", ONE_AFTER_ANOTHER, json.dumps(rest), chips=chips, status=None,
+                      **{"TF_CPP_MIN_LOG_LEVEL": "2", **variables})
+        new = dict(part.partition("\n")[::2] for part in done.stdout.split("=== ")[1:])
+        assert new and (done.returncode == 0) == (new.keys() == rest.keys()), done.stdout + done.stderr
+        if done.returncode:
+            new[[*new][-1]] += done.stderr
+        found |= new
     return found
 
 
@@ -331,7 +336,8 @@ def test_the_doctor_knows_the_original_error() -> None:
     done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "doctor", "--log", "-", "--json"], input=printed("downcast")["c4"],
                           capture_output=True, text=True)
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
-    assert done.returncode == 0 and set(found) == {"C4", "C24"}, done.stdout
+    aborted = {"xla_check_failed_inside"}  # how torch_xla 2.8 says it
+    assert done.returncode == 0 and set(found) - aborted == {"C4", "C24"}, done.stdout
     assert "XLA_USE_BF16" in found["C4"]["cause"]["en"] and "XLA_USE_BF16" in found["C4"]["cause"]["zh"]
 
 

@@ -156,7 +156,7 @@ def install_programs() -> None:
 
 def job(name: str) -> int:  # exit status
     "Notebooks and failures on XLA on the versions of a TPU image."
-    if not build("base") or not build(name, IMAGES[name]):
+    if not build("base") or not run("base", "pip install -e .")[0] or not build(name, IMAGES[name]):
         return 1
     if not build(f"{name}-tests", IMAGES[name], "pip install pytest numba rapidfuzz tyro fastcore"):
         return 1
