@@ -869,7 +869,9 @@ def all_verbs() -> dict[str, type]:
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     "Return the verb that a command line names."
-    for verbs in (verbs_of(WING_OF.get(words[0], "")), verb_table()):
+    # those of other wings are imported only if this one has no such verb
+    for table in (partial(verbs_of, WING_OF.get(words[0], "")), verb_table):
+        verbs = table()
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
                 return name, verbs[name]

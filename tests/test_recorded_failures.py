@@ -85,7 +85,7 @@ OPTIONS = {
     "--use-amp --use_amp --mixed_precision --amp": "use --precision (auto",
     "--half --bf16": "use --precision bfloat16",
     "--fp16": "use --precision float16",
-    "--mode --do_train": "verbs of their own",
+    "--mode --do_train": "there are no modes",
     "--global-seed --random_seed": "use --seed",
     "--num-dataloader-workers --num_workers": "use --readers",
     "--gradient-accumulation-steps --grad-accum": "use --accumulation",
