@@ -355,3 +355,15 @@ def test_package_builds_and_installs_offline(tmp_path):
     assert f"Version: {settings['DEFAULT']['version']}\n" in metadata
     assert all(f"Provides-Extra: {extra}\n" in metadata for extra in ("dev", "docs", *EXTRAS))
     assert (env / "bin/b2t").exists()
+
+
+def test_a_verb_imports_the_verbs_of_its_own_wing() -> None:
+    """Others, with what they need, wait until a first word is not understood."""
+    code = (
+        "import sys\n"
+        "from b2t_kit.cli import find_verb\n"
+        "find_verb(['kernel', 'build'])\n"
+        "print(*(name for name in sys.modules if name.endswith('.verbs')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "b2t_kit.publish.verbs\n"
