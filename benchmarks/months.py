@@ -3,6 +3,7 @@
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
                                [--set sure=0 recent=1 steps=1 lr=0.001]                    another way to adapt
     python benchmarks/months.py --figure                                                   the figure, from the results
+    python benchmarks/months.py --costs                                                    seconds a trial, and memory
 
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
 strict, coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences
@@ -13,6 +14,8 @@ of that day; `with` is adaptation whatever was chosen.
 
 import argparse
 import json
+import resource
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +23,19 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 
-from b2t_kit.adapt.adapt import AdaptConfig
+from b2t_kit.adapt.adapt import AdaptConfig, Learner, Lesson, Stretch
 from b2t_kit.adapt.source import AdaptedRun
-from b2t_kit.all import open_task
+from b2t_kit.all import open_task, recipe
 from b2t_kit.core.files import load_json, save_json
+from b2t_kit.data.dataset import T15
 from b2t_kit.decode.decode import decode_sentences
+from b2t_kit.devices.select import open_device
 from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
+from b2t_kit.speech.decoder import Decoder
 from b2t_kit.speech.recipes import tiny
+from b2t_kit.speech.task import fitted
 from b2t_kit.speech.train import train_decoder
 
 RESULTS = Path(__file__).parent / "results"
@@ -129,6 +137,30 @@ def figure(found: Mapping[str, Any], path: Path) -> None:
     fig.savefig(path)
 
 
+def costs(name: str) -> str:
+    "A line: what learning from a trial of 9 s takes with a recipe of random weights, beside decoding it."
+    config = recipe(name).task
+    config = fitted(config, 1, T15.num_features)
+    day = session_names(1)[0]
+    decoder = Decoder(config.model.build().eval(), config, (day,), (day,), "random", T15)
+    rng = np.random.default_rng(0)
+    with open_device("cpu", "float32") as device:
+        learner = Learner(decoder, device)
+        learner.begin(day)
+        seconds = []
+        for number in range(4):
+            features = rng.normal(size=(450, T15.num_features)).astype(np.float32)
+            frames = config.model.framing.of(len(features))
+            labels = tuple(rng.integers(1, 40, size=30).tolist())
+            begun = time.perf_counter()
+            learner.learn(Lesson(features, (Stretch(0, frames, labels),)), (day, 0, number))
+            seconds.append(time.perf_counter() - begun)
+    size = sum(parameter.numel() for parameter in decoder.model.parameters()) / 1e6
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (f"{name}, {size:.0f} million parameters, {torch.get_num_threads()} threads: {np.median(seconds[1:]):.1f} s "
+            f"for the two steps after a trial of 9 s; {memory:,.0f} MB at most")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
@@ -137,8 +169,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--figure", action="store_true")
+    parser.add_argument("--costs", nargs="*", metavar="RECIPE", help="default: tiny, baseline, transformer")
     parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
     options = parser.parse_args()
+    if options.costs is not None:
+        for name in options.costs or ("tiny", "baseline", "transformer"):  # the peak so far, so the smallest first
+            print(costs(name), flush=True)
+        return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     ways = WAYS
     if options.set:
