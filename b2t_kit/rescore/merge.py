@@ -103,8 +103,12 @@ def read_questions(
         if counts[os.path.realpath(path)] > 1:
             raise KitError(f"{path}: is given twice, and would vote twice; give each decoder once")
     tables = [check_complete(read_table(path)) for path in paths]
-    truths = None if references is None else check_complete(read_table(references, "said"))
-    return questions_of(tables, truths)
+    if references is None:
+        return questions_of(tables)
+    questions = questions_of(tables, check_complete(read_table(references, "said")))
+    if not any(question.truth for question in questions):
+        raise KitError(f"{references}: nothing was said, so there is nothing to learn")
+    return questions
 
 # %% ../../nbs/rescore/merge.ipynb #6b1e0f15
 def choices_of(paths: Sequence[str | Path]) -> tuple[Choice, ...]:
@@ -832,8 +836,11 @@ def merge(
         settings = earlier.get("settings", MergeSettings(seed=seed))
         name = f"{names[0]} {opened.precision.dtype} {scorer.writing}"
         merger = Merger(scorer, folder, name, settings)
+        for question in questions:  # before anything is learned
+            merger.example(question)
         if earlier:
-            merger.read_adapter(earlier["adapter"])
+            if not merger.read_adapter(earlier["adapter"]):
+                raise KitError(f"{earlier['adapter']}: has no sound checkpoint; learn again")
             gate = earlier["gate"]
             if gate.threshold >= NEVER:  # nobody needs to ask
                 written = [Written(question.vote, 0.0, 0.0) for question in questions]
