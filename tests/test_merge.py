@@ -1,4 +1,4 @@
-"""Merged sentences by `b2t merge` in processes of its own: killed and resumed, and what it refuses in one line."""
+"""`b2t merge` in processes of its own: killed and resumed, and what it refuses in one line."""
 import signal
 from pathlib import Path
 
@@ -14,14 +14,16 @@ PROGRAM = """
 import os, signal, sys
 from functools import partial
 from b2t_kit.cli import main
-from b2t_kit.rescore import merge
+from b2t_kit.rescore import merge, writer
 
-merge.MergeSettings = partial(merge.MergeSettings, epochs=2, batch=4, new_tokens=6, tokens=600)
-merge.learn.__defaults__ = (0.0,)
-merge.ask.__defaults__ = (0.0,)
+merge.WriterSettings = partial(
+    merge.WriterSettings, epochs=2, batch=4, new_tokens=6, tokens=600
+)
+writer.learn.__defaults__ = (0.0,)
+writer.ask.__defaults__ = (0.0,)
 place, last = sys.argv[1], int(sys.argv[2])
 calls = []
-real = getattr(merge, place)
+real = getattr(writer, place)
 
 def counted(*arguments):
     calls.append(1)
@@ -29,12 +31,12 @@ def counted(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments)
 
-setattr(merge, place, counted)
+setattr(writer, place, counted)
 status = main(sys.argv[3:])
 print(len(calls), "calls")
 sys.exit(status)
 """
-ALWAYS = "1000000"
+ALWAYS = 10**6
 
 
 @pytest.fixture(scope="module")
@@ -43,38 +45,53 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_causal(folder / "causal", positions=512)
     write_causal(folder / "short")
     said = [f"we can hear {one} now" for one in "abcdefghijkl"]
-    heard = {"said": said, "a": [text.replace("hear", "here") for text in said],
-             "b": [text.replace("now", "know") if number % 2 else text for number, text in enumerate(said)]}
+    heard = {
+        "said": said,
+        "a": [text.replace("hear", "here") for text in said],
+        "b": [text.replace("now", "know") if "a" in text else text for text in said],
+    }
     for name, texts in heard.items():
-        rows = "".join(f"day{number // 3},1,{number},{text}\n" for number, text in enumerate(texts))
-        (folder / f"{name}.csv").write_text("session,block_num,trial_num,text\n" + rows)
+        rows = [f"day{number // 3},1,{number},{text}\n" for number, text in enumerate(texts)]
+        table = "session,block_num,trial_num,text\n" + "".join(rows)
+        (folder / f"{name}.csv").write_text(table)
     return folder
 
 
 def words(folder: Path, out: Path, *more: object) -> list[str]:
-    return ["merge", *map(str, (folder / "a.csv", folder / "b.csv", "--llm", folder / "causal", "--out", out,
-                                "--device", "cpu", *more))]
+    "The command line of a merge."
+    files = (folder / "a.csv", folder / "b.csv")
+    options = ("--llm", folder / "causal", "--out", out, "--device", "cpu", *more)
+    return ["merge", *map(str, (*files, *options))]
 
 
 def learned(out: Path) -> dict[str, bytes]:
     "What a merge leaves: sentences, answers, the gate, and the tensors of all adapters."
     folder = out.with_suffix(".merge")
-    files = [path for kind in ("*.json", "adapter_*/checkpoints/*/*.safetensors") for path in folder.glob(kind)]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files} | {"out": out.read_bytes()}
+    kinds = ("*.json", "adapter_*/checkpoints/*/*.safetensors")
+    paths = [path for kind in kinds for path in folder.glob(kind)]
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return files | {"out": out.read_bytes()}
+
+
+def run(place: str, last: int, command: list[str], status: int = 0) -> str:
+    "What a merge prints that is killed after so many calls of a function."
+    return python("-c", PROGRAM, place, last, *command, status=status).stdout
 
 
 def test_killed_and_resumed_gives_the_same_bits(lists, tmp_path):
-    "Killed while it learns, killed while it writes, and resumed: the same bytes as in one go; the fourth call only reads."
+    "Killed while it learns and while it writes, and resumed: the same bytes as in one go."
     options = ("--references", lists / "said.csv", "--cross-fit", 2)
-    whole, killed = tmp_path / "whole.csv", tmp_path / "killed.csv"
-    printed = python("-c", PROGRAM, "take_step", ALWAYS, *words(lists, whole, *options)).stdout
+    whole = words(lists, tmp_path / "whole.csv", *options)
+    killed = words(lists, tmp_path / "killed.csv", *options)
+    printed = run("take_step", ALWAYS, whole)
     assert "gated, other days" in printed and "12 sentences" in printed
-    python("-c", PROGRAM, "take_step", 5, *words(lists, killed, *options), status=-signal.SIGKILL)
-    python("-c", PROGRAM, "write_sentences", 2, *words(lists, killed, *options), status=-signal.SIGKILL)
-    assert not killed.exists()
-    python("-c", PROGRAM, "take_step", ALWAYS, *words(lists, killed, *options))
-    assert learned(killed) == learned(whole) and len(learned(whole)) > 10
-    assert "\n0 calls" in python("-c", PROGRAM, "take_step", ALWAYS, *words(lists, killed, *options)).stdout
+    run("take_step", 5, killed, status=-signal.SIGKILL)
+    run("write_sentences", 2, killed, status=-signal.SIGKILL)
+    assert not (tmp_path / "killed.csv").exists()
+    run("take_step", ALWAYS, killed)
+    left = learned(tmp_path / "whole.csv")
+    assert learned(tmp_path / "killed.csv") == left and len(left) > 10
+    assert "\n0 calls" in run("take_step", ALWAYS, killed)  # it only reads
 
 
 def refused(*command: str) -> str:
@@ -84,12 +101,17 @@ def refused(*command: str) -> str:
 
 def test_refusals_are_one_line(lists, tmp_path):
     out = tmp_path / "new.csv"
+    references = ("--references", lists / "said.csv")
     assert "--cross-fit: needs --references" in refused(*words(lists, out, "--cross-fit", 2))
-    assert "too few for 5 groups of days" in refused(*words(lists, out, "--references", lists / "said.csv", "--cross-fit", 5))
-    command = words(lists, out, "--references", lists / "said.csv")
+    line = refused(*words(lists, out, *references, "--cross-fit", 5))
+    assert "too few for 5 groups of days" in line
+    command = words(lists, out, *references)
     command[command.index(str(lists / "causal"))] = str(lists / "short")
-    assert "short: reads 64 tokens, and the prompt of day0 1 0 and its answer need" in refused(*command)
-    code = "import sys; sys.modules['peft'] = None; from b2t_kit.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = python("-c", code, *words(lists, out, "--references", lists / "said.csv"), status=2)
+    assert "short: reads 64 tokens, and the prompt of day0 1 0" in refused(*command)
+    code = (
+        "import sys; sys.modules['peft'] = None; from b2t_kit.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = python("-c", code, *words(lists, out, *references), status=2)
     assert "peft is not installed; " in done.stderr and "Traceback" not in done.stderr
     assert not out.exists()
