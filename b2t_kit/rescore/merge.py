@@ -60,7 +60,7 @@ def features_of(
         vote = question.vote.split()
         support = Counter[str]()
         for text, share in question.candidates:
-            support.update({word: share for word in set(text.split())})  # type: ignore[misc]
+            support.update({word: share for word in set(text.split())})
         given_up = [support[word] for word in {*vote} - {*words}]
         added = [support[word] for word in {*words} - {*vote}]
         distances = [edit_distance(words, text.split()) for text, _ in question.candidates]
@@ -132,7 +132,7 @@ def fit_logistic(
         return value, weights - (stakes * sign * expit(-margin)) @ inputs
 
     weights = minimize(loss, np.zeros(inputs.shape[1]), jac=True, method="L-BFGS-B").x
-    return Gate(*(tuple(map(float, values)) for values in (mean, scale, weights)))
+    return Gate(tuple(mean.tolist()), tuple(scale.tolist()), tuple(weights.tolist()))
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a57
 THRESHOLDS = (0.9, 0.8, 0.7, 0.6, 0.5)
@@ -333,12 +333,15 @@ def load_trained(folder: str | Path, names: Sequence[str | None]) -> dict[str, A
     record = load_json(path)
     try:
         same = record["names"] == list(names)
-        trained = {
+        trained: dict[str, Any] = {
             "adapter": Path(folder) / Path(record["adapter"]).name,
             "gate": from_dict(Gate, record["gate"]),
             "settings": from_dict(WriterSettings, record["settings"]),
             "writing": from_dict(Writing, record["writing"]),
         }
+        gate = trained["gate"]
+        if not len(gate.mean) == len(gate.scale) == len(gate.weights) - 1:
+            raise TypeError("the gate's weights do not fit each other")
     except (KeyError, TypeError, KitError) as error:
         raise KitError(f"{path}: is not what b2t merge learned ({error}); learn again") from error
     if not same:

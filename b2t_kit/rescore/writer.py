@@ -72,7 +72,7 @@ def questions_of(
         best = least_risk([text.split() for text in texts], [share for _, share in votes])
         shares = Counter[str]()
         for text, probability in votes:
-            shares[text] += probability / len(decoders)  # type: ignore[assignment]
+            shares[text] += probability / len(decoders)
         order = sorted(shares, key=lambda text: (text != texts[best], -shares[text]))
         place = key if len(key) == 3 else places.get(key, ("",))
         truth = normalise(likeliest(aligned[-1][key])) if references else None
