@@ -284,7 +284,7 @@ def rates_of(
     questions: Sequence[Question],
     written: Sequence[Written],
     taken: np.ndarray,  # (N,) bool
-    groups: np.ndarray,  # (N,) the group of days of each
+    told: np.ndarray,  # (N,) bool: the model learned from this sentence, said on another day
     scope: str = "",  # of what is written and gated
 ) -> tuple[dict[str, Rate], Difference]:
     "Return the word error rates of vote, model and gate, also apart for what was learned from."
@@ -297,12 +297,11 @@ def rates_of(
         f"written, without a gate{scope}": rate_of(texts, days),
         f"gated{scope}": rate_of(gated, days),
     }
-    told = were_told(questions, groups)
-    for scope, part in (("known", told), ("new", ~told)):
+    for kind, part in (("known", told), ("new", ~told)):
         for name, counts in (("vote", votes), (f"gated{scope}", gated)):
             some = Counts(counts.edits[part], counts.lengths[part])
             if told.any() and some.lengths.any():
-                rates[f"{name}, {part.sum()} {scope} sentences"] = rate_of(some, days[part])
+                rates[f"{name}, {part.sum()} {kind} sentences"] = rate_of(some, days[part])
     nearest = []
     for question in questions:
         words = str(question.truth).split()
@@ -431,8 +430,8 @@ def merge(
         fitted_on = (Choice("gate fitted", len(questions), len(questions)),)
         scope = ""
         condition = "each half of the days was written by a model that learned from the other half"
-    groups = day_groups(questions, cross_fit or 2)
-    rates, difference = rates_of(questions, written, taken, groups, scope)
+    told = were_told(questions, day_groups(questions, cross_fit or 2))
+    rates, difference = rates_of(questions, written, taken, told, scope)
     return Merging(
         out, sentences, changed, gate, rates, difference, marks, fitted_on, condition, warning
     )
