@@ -357,14 +357,14 @@ def merge(
     paths: Sequence[str | Path],
     llm: str | Path,  # causal language model: a folder as from `hf download`
     out: str | Path,  # file to write (CSV); a submission where the trials have ids
-    # what was said: the model learns to write it, and the gate when not to; both are kept in the
-    # folder FILE.merge beside the output
+    # what was said: the model learns to write it, and the gate when not to; both are kept in a
+    # folder beside the output, merged.merge for merged.csv
     references: str | Path | None = None,
     # groups of days, each written and scored by what learned from the others; default: none, and
     # the gate is fitted to what is scored
     cross_fit: int | None = None,
-    # the folder FILE.merge of an earlier call, instead of references: write the sentences of other
-    # lists
+    # the folder such as merged.merge of an earlier call, instead of references: write the sentences
+    # of other lists
     trained: str | Path | None = None,
     # n-gram, by which the gate knows sentences that are not English
     lm: str | Path | None = None,
