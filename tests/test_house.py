@@ -24,7 +24,8 @@ NOTEBOOKS = sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")
 MODULES = sorted(ROOT.glob("b2t_kit/**/*.py"))
 MAX_FIGURE_BYTES = 60_000
 # What users may add; `dev` and `docs` are for those who change the kit.
-EXTRAS = ("tracker", "fetch", "rescore", "english", "live", "lsl", "redis", "tpu", "preflight", "preflight-kaggle")
+EXTRAS = ("tracker", "fetch", "rescore", "merge", "english", "live", "lsl", "redis", "tpu",
+          "preflight", "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
 PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
            ".pre-commit-config.yaml", "LEADERBOARD.md")

@@ -2,7 +2,7 @@
 from pathlib import Path
 
 
-def write_causal(folder: Path) -> None:
+def write_causal(folder: Path, positions: int = 64) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
@@ -12,7 +12,8 @@ def write_causal(folder: Path) -> None:
     tokenizer.train_from_iterator(["we can hear you now"] * 9, trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
     torch.manual_seed(1)
-    settings = GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=0)
+    settings = GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=2, n_positions=positions,
+                          bos_token_id=1, eos_token_id=0)
     AutoModelForCausalLM.from_config(settings).save_pretrained(folder)
 
 

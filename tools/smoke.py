@@ -42,6 +42,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
 }
 LEFT_OUT = {
     "certainty": "needs outputs of real decoders",
+    "merge": "needs outputs of real decoders",
     "decoding flashlight": "needs flashlight-text",
     "live_faults": "needs a demo",
     "live_pictures": "needs a demo and Chromium",

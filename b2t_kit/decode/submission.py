@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['TEXT', 'MISSING', 'FILLER', 'HEADER', 'TEST_TRIALS', 'submission_order', 'is_valid_text', 'submission_text',
-           'submission_faults', 'SubmissionCheck', 'check_submission', 'write_submission', 'submit_nbest', 'submit',
-           'Score', 'score_notes', 'score']
+           'submission_faults', 'SubmissionCheck', 'check_submission', 'write_submission', 'submit_nbest',
+           'write_table', 'submit', 'Score', 'score_notes', 'score']
 
 # %% ../../nbs/decode/submission.ipynb #fe9bb5f8
+import csv
+import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import KitError
-from ..core.files import check_target, read_bytes, save_json, write_atomically
+from ..core.files import check_target, csv_text, read_bytes, save_json
+from ..core.files import write_atomically
 from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
 from .files import read_nbest
 from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of
 from ..text.phonemes import normalise
-from ..text.tables import Table, align_tables, likeliest, read_sentences, read_table
+from ..text.tables import PLACE, Table, align_tables, likeliest, read_sentences, read_table
 
 # %% ../../nbs/decode/submission.ipynb #f98e13f2
 def submission_order(infos: Iterable[TrialInfo]) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
@@ -168,6 +171,20 @@ def submit_nbest(
     return write_submission(
         {trial.place: trial.sentence for trial in read_nbest(nbest)}, out, data, nbest
     )
+
+# %% ../../nbs/decode/submission.ipynb #5d0b92e7
+def write_table(
+    path: str | Path,  # file to write (CSV); an older one is replaced
+    sentences: Mapping[tuple, str],  # (id,), or session, block and trial -> the sentence
+) -> None:
+    "Write sentences as a table."
+    ids = all(len(key) == 1 for key in sentences)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(HEADER.split(",") if ids else (*PLACE, "text"))
+    for key, sentence in sentences.items():
+        table.writerow([*map(csv_text, key), submission_text(sentence)])
+    write_atomically(path, text.getvalue())
 
 # %% ../../nbs/decode/submission.ipynb #daf2a977
 def submit(

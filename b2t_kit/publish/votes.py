@@ -6,23 +6,21 @@
 __all__ = ['read_votes', 'Combination', 'combine_votes', 'check_different', 'combine_files']
 
 # %% ../../nbs/publish/votes.ipynb #d2dce06e
-import csv
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import KitError
-from ..core.files import check_target, csv_text, write_atomically
+from ..core.files import check_target
 from ..core.cache import plain, stored_key
 from ..core.program import report_progress
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
-from ..decode.submission import HEADER, submission_text
+from ..decode.submission import write_table
 from ..text.metrics import Rate, count_edits, edit_distance, rate_of
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, PLACE, Table, align_tables, check_complete, likeliest
+from ..text.tables import LOGITS, Table, align_tables, check_complete, likeliest
 from ..text.tables import read_table
 
 # %% ../../nbs/publish/votes.ipynb #c384f134
@@ -132,11 +130,5 @@ def combine_files(
     decoders = [read_votes(path, tokens) for path in paths]
     truths = None if references is None else check_complete(read_table(references, "said"))
     combination = combine_votes(decoders, truths)
-    ids = all(len(key) == 1 for key in combination.sentences)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(HEADER.split(",") if ids else (*PLACE, "text"))
-    for key, sentence in combination.sentences.items():
-        table.writerow([*map(csv_text, key), submission_text(sentence)])
-    write_atomically(out, text.getvalue())
+    write_table(out, combination.sentences)
     return combination
