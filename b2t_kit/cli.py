@@ -300,6 +300,7 @@ WING_OF = {  # first word of a verb, in the order of `b2t --help` -> the wing wh
     "rescore": "rescore",
     "submit": "",
     "combine": "publish",
+    "merge": "rescore",
     "check-submission": "",
     "score": "",
     "report": "publish",
