@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
-           'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing', 'quantisation',
-           'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights', 'rescored', 'tabulate',
-           'word_errors', 'surface_of', 'best_weights', 'TuningResult', 'tune_weights', 'save_weights', 'load_weights',
-           'weaker_warning', 'Rescoring', 'rescore']
+           'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing',
+           'import_library', 'quantisation', 'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights',
+           'rescored', 'tabulate', 'word_errors', 'surface_of', 'best_weights', 'TuningResult', 'tune_weights',
+           'save_weights', 'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../../nbs/rescore/llm.ipynb #b78d1fcb
 import importlib.util
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -315,15 +316,14 @@ def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple
     return ranking
 
 # %% ../../nbs/rescore/llm.ipynb #5e4f043f
-def _transformers_library() -> ModuleType:
-    "Return transformers, imported without initialising torch_xla."
+def import_library(name: str, extra: str) -> ModuleType:
+    "Return a library of large models, imported without initialising torch_xla; `KitError` if it is missing."
     try:
         with environment_with({"USE_TORCH_XLA": "0"}):
-            import accelerate  # noqa: F401
-            import transformers
+            import_module("accelerate")
+            return import_module(name)
     except ImportError as error:
-        raise KitError(f"transformers is not installed; {install_line('rescore')}") from error
-    return transformers
+        raise KitError(f"{name} is not installed; {install_line(extra)}") from error
 
 # %% ../../nbs/rescore/llm.ipynb #c41047e2
 def quantisation(bits: int, device: str) -> Any:
@@ -334,9 +334,9 @@ def quantisation(bits: int, device: str) -> Any:
             "bitsandbytes"
         )
     if bits == 8:
-        return _transformers_library().BitsAndBytesConfig(load_in_8bit=True)
+        return import_library("transformers", "rescore").BitsAndBytesConfig(load_in_8bit=True)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return _transformers_library().BitsAndBytesConfig(
+    return import_library("transformers", "rescore").BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half)
 
 # %% ../../nbs/rescore/llm.ipynb #88273c73
@@ -382,7 +382,7 @@ def load_scorer(
     # which the library takes as missing
     if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:
         raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
-    library = _transformers_library()
+    library = import_library("transformers", "rescore")
     kind = "cpu" if device is None else device.kind
     options = {"quantization_config": quantisation(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype

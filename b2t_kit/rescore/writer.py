@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +23,12 @@ import torch
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import load_json, save_json
-from ..core.program import environment_with, free_memory, gib, install_line, report_progress
-from ..core.program import track_progress
+from ..core.program import free_memory, gib, report_progress, track_progress
 from ..decode.combine import least_risk
 from ..decode.files import marks_of, read_nbest
 from ..devices.torch import to_device
-from .llm import CausalScorer, Writing, batches_of, end_tokens, token_ids
+from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
+from .llm import token_ids
 from ..text.metrics import TRAINED, Choice
 from ..text.phonemes import normalise
 from ..text.tables import Table, align_tables, check_complete, likeliest, read_table
@@ -211,16 +210,6 @@ class WriterSettings:
     new_tokens: int = 64  # that a sentence may have
     seed: int = 0  # of the first matrices and the order of the sentences
 
-# %% ../../nbs/rescore/writer.ipynb #6b1e0f33
-def _peft_library() -> ModuleType:
-    "Return peft, imported without initialising torch_xla."
-    try:
-        with environment_with({"USE_TORCH_XLA": "0"}):
-            import peft
-    except ImportError as error:
-        raise KitError(f"peft is not installed; {install_line('merge')}") from error
-    return peft
-
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f34
 class Writer:
     "A language model with an adapter that can be trained several times, each time from the start."
@@ -239,7 +228,7 @@ class Writer:
         self.model: Any = scorer.model
         self.writing = scorer.writing
         self.end_text, self.end = end_of(scorer)
-        peft = _peft_library()
+        peft = import_library("peft", "merge")
         lora = peft.LoraConfig(
             r=settings.rank,
             lora_alpha=settings.rank,
