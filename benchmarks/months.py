@@ -2,6 +2,7 @@
 
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
                                [--set sure=0 recent=1 steps=1 lr=0.001]                    another way to adapt
+    python benchmarks/months.py DIR --sentences SENTENCES.txt --live 2023.10.06 2024.02.25  live sessions of two days
     python benchmarks/months.py --figure                                                   the figure, from the results
     python benchmarks/months.py --costs                                                    seconds a trial, and memory
 
@@ -26,22 +27,29 @@ import numpy as np
 import torch
 
 from b2t_kit.adapt.adapt import AdaptConfig, Learner, Lesson, Stretch
+from b2t_kit.adapt.live import LiveAdaptation
 from b2t_kit.adapt.source import AdaptedRun
 from b2t_kit.all import open_task, recipe
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.decode import decode_sentences
 from b2t_kit.devices.select import open_device
+from b2t_kit.live.session import LiveSession, SentenceMark, open_decoder
+from b2t_kit.live.sources import RecordingSource
 from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
 from b2t_kit.speech.decoder import Decoder
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.task import fitted
 from b2t_kit.speech.train import train_decoder
+from b2t_kit.text.metrics import compare, count_edits
+from b2t_kit.text.phonemes import normalise
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED = 10  # first days, of 150 sentences each
 LATEST = 38  # days in all: ten months
 PER_DAY = 12  # sentences scored
+A_SESSION = 40  # sentences of a live session
+TOLD = 5  # its first sentences, which people mark right or correct
 WAYS = {"without labels": AdaptConfig(), "five known": AdaptConfig(labelled=5)}
 
 
@@ -99,6 +107,85 @@ def one_participant(
             "phonemes": report["phonemes"]["all days"],
         }
     return found
+
+
+class AtOnce:
+    "Stands in for the learner's thread: a session that is faster than speech waits for it."
+
+    def submit(self, work: Any, *what: Any) -> None:
+        work(*what)
+
+    def shutdown(self, **_: Any) -> None:
+        pass
+
+
+class Listener:
+    "Keeps what was decoded and what was said, and marks the first sentences as somebody would."
+
+    def __init__(self, adaptation: LiveAdaptation | None, told: int) -> None:
+        self.adaptation = adaptation
+        self.told = told
+        self.decoded = list[list[str]]()
+        self.said = list[list[str]]()
+        self.is_adapted = False  # the sentence that is being said is decoded with the learner's weights
+        self.adapted = 0  # such sentences
+
+    def show(self, moment: Any) -> None:
+        for update in moment.updates:
+            if not update.final:
+                continue
+            self.decoded.append([word for word, _ in update.words])
+            self.said.append(normalise(moment.said).split())
+            number = len(self.said)
+            if self.adaptation is None:
+                continue
+            if number <= self.told:
+                self.adaptation.learn_from_mark(SentenceMark(number, "corrected", moment.said))
+            self.adapted += self.is_adapted
+            self.is_adapted = self.adaptation.is_used
+
+
+def live_session(run: Path, data: Path, day: str, adapts: bool, told: int) -> Listener:
+    "Go through a day as a live session, as fast as it goes."
+    decoder = open_decoder(run, day)
+    session = LiveSession(decoder, RecordingSource(data, "val", day, A_SESSION, pace=0))
+    with open_device("cpu", "float32") as device:
+        adaptation = LiveAdaptation(session, device) if adapts else None
+        listener = Listener(adaptation, told)
+        if adaptation:
+            adaptation.worker = AtOnce()
+            session.watchers.append(adaptation)
+        session.watchers.append(listener)
+        session.run()
+    if adaptation:
+        print(adaptation.line)
+    return listener
+
+
+def live(folder: Path, participant: int, sentences: Path, days: list[str]) -> list[str]:
+    "Lines: word errors of sessions of a live decoder, each way against none, after the sentences that are told."
+    talk = folder / "talk"
+    config = replace(
+        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=LATEST, trials=A_SESSION,
+        held_out=1.0,
+    )
+    if not talk.is_dir():
+        simulate(talk, config)
+    lines = []
+    for day in days:
+        plain = live_session(folder / "run", talk, day, False, 0)
+        for title, told in (("nothing told", 0), (f"the first {TOLD} told", TOLD)):
+            other = live_session(folder / "run", talk, day, True, told)
+            assert plain.said == other.said
+            before = count_edits(plain.said[TOLD:], plain.decoded[TOLD:])
+            after = count_edits(other.said[TOLD:], other.decoded[TOLD:])
+            rates = [100 * counts.edits.sum() / counts.lengths.sum() for counts in (before, after)]
+            lines.append(
+                f"participant {participant}, {day}, {title}: {rates[0]:.1f} to {rates[1]:.1f} % word errors, "
+                f"{compare(before, after)}; {other.adapted} of {len(other.said)} sentences adapted"
+            )
+            print(lines[-1], flush=True)
+    return lines
 
 
 def summary(found: Mapping[str, Any]) -> str:
@@ -168,6 +255,7 @@ def main() -> None:
     parser.add_argument("--participants", default="11,12,13")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
+    parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--costs", nargs="*", metavar="RECIPE", help="default: tiny, baseline, transformer")
     parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
@@ -175,6 +263,11 @@ def main() -> None:
     if options.costs is not None:
         for name in options.costs or ("tiny", "baseline", "transformer"):  # the peak so far, so the smallest first
             print(costs(name), flush=True)
+        return
+    if options.live:
+        for participant in options.participants.split(","):
+            folder = options.folder / participant
+            live(folder, int(participant), options.sentences, [f"t15.{day}" for day in options.live])
         return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     ways = WAYS

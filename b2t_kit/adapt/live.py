@@ -34,6 +34,7 @@ class Finished(NamedTuple):
     features: np.ndarray  # (T, C) float32
     best: Hypothesis  # its words, with times in frames
     frames: int  # of the whole sentence
+    is_believed: bool  # by the decoder itself
 
 
 def words_in_frames(
@@ -60,7 +61,7 @@ class SentenceBins:
         self.finals = 0
 
     def take(self, moment: Any) -> Iterator[Finished]:
-        "Take a `Moment`, and yield the sentences that end with words that nobody doubts."
+        "Take a `Moment`, and yield the sentences that end, unless their signal was bad."
         self.pieces.append(moment.bins)
         self.bins += len(moment.bins)
         while sum(map(len, self.pieces)) - len(self.pieces[0]) > MOST_BINS:
@@ -69,8 +70,8 @@ class SentenceBins:
             if not update.final:
                 continue
             features = self._cut(update)
-            if features is not None and update.words and not (moment.doubt or moment.unsure):
-                yield self._finished(update, features)
+            if features is not None and update.words and not moment.doubt:
+                yield self._finished(update, features, is_believed=not moment.unsure)
 
     def _cut(self, update: Any) -> np.ndarray | None:  # (T, C) float32; None if its beginning is gone
         self.finals += 1
@@ -80,11 +81,12 @@ class SentenceBins:
         self.pieces = deque([bins[end:]])
         return None if first < 0 else bins[first:end]
 
-    def _finished(self, update: Any, features: np.ndarray) -> Finished:
+    def _finished(self, update: Any, features: np.ndarray, is_believed: bool) -> Finished:
         frames_in = self.decoder.windows.frames_in
         frames = update.frame + 1
         ends = [min(frames_in(one - update.began), frames) for one in update.ends]
-        return Finished(self.finals, features, words_in_frames(update, ends), frames)
+        best = words_in_frames(update, ends)
+        return Finished(self.finals, features, best, frames, is_believed)
 
 # %% ../../nbs/adapt/live.ipynb #a70e0009
 MOST_FINISHED = 50  # sentences that can still be marked
@@ -152,9 +154,11 @@ class LiveAdaptation:
             self.session.note(f"adaptation has ended: {reason}", bad=True)
 
     def learn_from_words(self, said: Finished) -> None:
-        "Judge the learner on a sentence that it has not seen, then learn from its sure words."
+        "Keep a sentence for its mark; if it is believed, judge the learner on it, then learn from its sure words."
         self.finished[said.number] = said
         self.finished.pop(said.number - MOST_FINISHED, None)
+        if not said.is_believed:
+            return
         before = self.expected(self.plain, said.features)
         after = self.expected(self.learner.model, said.features)
         self.gain += after - before
