@@ -3,6 +3,7 @@
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
                                [--set sure=0 recent=1 steps=1 lr=0.001]                    another way to adapt
     python benchmarks/months.py DIR --sentences SENTENCES.txt --live 2023.10.06 2024.02.25  live sessions of two days
+    python benchmarks/months.py DIR --sentences SENTENCES.txt --ceiling                    trained on labels of every day
     python benchmarks/months.py --figure                                                   the figure, from the results
     python benchmarks/months.py --costs                                                    seconds a trial, and memory
 
@@ -38,6 +39,7 @@ from b2t_kit.live.session import LiveSession, SentenceMark, open_decoder
 from b2t_kit.live.sources import RecordingSource
 from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
 from b2t_kit.speech.decoder import Decoder
+from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.task import fitted
 from b2t_kit.speech.train import train_decoder
@@ -107,6 +109,24 @@ def one_participant(
             "phonemes": report["phonemes"]["all days"],
         }
     return found
+
+
+def ceiling(folder: Path, participant: int, sentences: Path, steps: int) -> str:
+    "A line: errors of a decoder that is trained on 60 labelled sentences of each of all days."
+    labelled = folder / "labelled"
+    config = replace(
+        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=LATEST, trials=60, held_out=0.1
+    )
+    if not labelled.is_dir():
+        simulate(labelled, config)
+    train_small(labelled, folder / "run_labelled", steps)
+    rates = evaluate_run(folder / "run_labelled", folder / "scored", "val", device="cpu").to_dict()["days"]
+    trained = set(session_names(TRAINED))
+    first, later = (
+        np.mean([100 * row["rate"] for day, row in rates.items() if (day in trained) == is_first])
+        for is_first in (True, False)
+    )
+    return f"participant {participant}, labels of every day: days of training {first:.1f}, later days {later:.1f} %"
 
 
 class AtOnce:
@@ -256,6 +276,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
+    parser.add_argument("--ceiling", action="store_true", help="train with labels of every day, for twice the steps")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--costs", nargs="*", metavar="RECIPE", help="default: tiny, baseline, transformer")
     parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
@@ -263,6 +284,11 @@ def main() -> None:
     if options.costs is not None:
         for name in options.costs or ("tiny", "baseline", "transformer"):  # the peak so far, so the smallest first
             print(costs(name), flush=True)
+        return
+    if options.ceiling:
+        for participant in options.participants.split(","):
+            folder = options.folder / participant
+            print(ceiling(folder, int(participant), options.sentences, 2 * options.steps), flush=True)
         return
     if options.live:
         for participant in options.participants.split(","):

@@ -23,7 +23,7 @@ from ..core.errors import KitError
 from ..decode.files import Hypothesis
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
-from ..speech.calibrate import tempered
+from ..speech.calibrate import label_loss, tempered
 from ..speech.task import logits_of
 from ..text.phonemes import normalise
 
@@ -114,12 +114,15 @@ class LiveAdaptation:
         self.morning = decoder.steps
         self.plain = self._copy()
         self.gain = 0.0  # words that the learner expects to have had right beyond the morning's
+        # of each marked sentence: CTC loss of what was said, of the morning's decoder and of the learner
+        self.known = dict[int, tuple[float, float]]()
         self.learned = 0  # sentences
         self.is_used = False
         self.is_over = False
         self.worker = ThreadPoolExecutor(1, "adaptation", torch.set_num_threads, (1,))
         self.bins = SentenceBins(decoder)
         self.finished = dict[int, Finished]()
+        self.heard = dict[int, tuple[np.ndarray, np.ndarray]]()  # logits of both before it was learned
         self._changing = threading.Lock()
 
     @property
@@ -128,8 +131,27 @@ class LiveAdaptation:
         if self.is_over:
             return "the decoder of the morning; adaptation is off"
         which = "the adapted decoder" if self.is_used else "the decoder of the morning"
-        gain = round(self.gain, 1) + 0.0  # no minus before zero
-        return f"{which}; learned from {self.learned} sentences, expected gain {gain:.1f} words"
+        if self.known:
+            before, after = self.known_losses
+            reason = f"loss of the {len(self.known)} marked ones {before:.0f} to {after:.0f}"
+        else:
+            gain = round(self.gain, 1) + 0.0  # no minus before zero
+            reason = f"expected gain {gain:.1f} words"
+        return f"{which}; learned from {self.learned} sentences, {reason}"
+
+    @property
+    def known_losses(self) -> tuple[float, float]:  # nats
+        "Of all marked sentences: of the morning's decoder, and of the learner before it learned each."
+        pairs = self.known.values()
+        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
+
+    @property
+    def is_better(self) -> bool:
+        "Whether the learner is: as marked sentences say, else as it expects itself."
+        if self.known:
+            before, after = self.known_losses
+            return after < before
+        return self.gain > (0.0 if self.is_used else LEAST_GAIN)
 
     def show(self, moment: Any) -> None:
         "Take a `Moment`: hand over sentences that end, and marks."
@@ -156,12 +178,15 @@ class LiveAdaptation:
     def learn_from_words(self, said: Finished) -> None:
         "Keep a sentence for its mark; if it is believed, judge the learner on it, then learn from its sure words."
         self.finished[said.number] = said
-        self.finished.pop(said.number - MOST_FINISHED, None)
+        morning = self.logits(self.plain, said.features)
+        learner = self.logits(self.learner.model, said.features)
+        self.heard[said.number] = morning, learner
+        for kept in (self.finished, self.heard):
+            kept.pop(said.number - MOST_FINISHED, None)
         if not said.is_believed:
             return
-        before = self.expected(self.plain, said.features)
-        after = self.expected(self.learner.model, said.features)
-        self.gain += after - before
+        before = self.expected(morning)
+        self.gain += self.expected(learner) - before
         stretches = sure_stretches(
             said.best, said.frames, self._pronounce, self.learner.adapt.sure
         )
@@ -174,7 +199,14 @@ class LiveAdaptation:
         if said is None or mark.verdict not in ("right", "corrected"):
             return
         labels = self._pronounce(normalise(sentence))
-        self._learn(said, [Stretch(0, said.frames, tuple(labels))], is_known=True)
+        whole = Stretch(0, said.frames, tuple(labels))
+        if whole.fits:
+            morning, learner = (
+                label_loss(logits.astype(np.float64), np.array(labels), 1.0)
+                for logits in self.heard[mark.number]
+            )
+            self.known[mark.number] = morning, learner
+        self._learn(said, [whole], is_known=True)
 
     def _learn(self, said: Finished, stretches: Sequence[Stretch], is_known: bool) -> None:
         learner = self.learner
@@ -193,7 +225,7 @@ class LiveAdaptation:
             if self.is_over:
                 return
             was_used = self.is_used
-            self.is_used = self.gain > (0.0 if was_used else LEAST_GAIN)
+            self.is_used = self.is_better
             if self.is_used:
                 self.decoder.renew(self._copy())
             elif was_used:
@@ -209,13 +241,16 @@ class LiveAdaptation:
             self.decoder.next_steps = self.morning
         return self.line
 
-    def expected(self, model: torch.nn.Module, features: np.ndarray) -> float:
-        "Return how many words of a sentence a network expects to have right."
+    def logits(self, model: torch.nn.Module, features: np.ndarray) -> np.ndarray:  # (P, 41) calibrated
+        "Return what a network makes of a sentence."
         config = self.learner.decoder.config
         batch = self.learner.device.place(single_trial(features, 0, config.model.framing))
         with torch.no_grad():
             scores, frames = logits_of(model, batch, config)
-        logits = tempered(scores[0, : int(frames[0])].cpu().numpy(), self.decoder.temperature)
+        return tempered(scores[0, : int(frames[0])].cpu().numpy(), self.decoder.temperature)
+
+    def expected(self, logits: np.ndarray) -> float:  # (P, 41) calibrated
+        "Return how many words of a sentence are expected to be right."
         best = self.decoder.search.decode(logits)
         return sum(best[0].confidences) if best else 0.0
 
