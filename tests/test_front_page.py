@@ -77,7 +77,7 @@ def live() -> list[str]:
 
 
 def months() -> list[str]:
-    "Mean phoneme errors of the days after training: as trained, and as used, of both participants."
+    "Mean phoneme errors of the days after training: as trained, and as used, of three participants."
     last = session_names(10)[-1]
     days = [[row for day, row in one["five known"]["days"].items() if day > last] for one in stored("months").values()]
     return [percent(sum(row[side] for row in rows) / len(rows)) for side in ("before", "used") for rows in days]
@@ -116,7 +116,7 @@ ROWS: dict[str, Callable[[], list[str]]] = {
     "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
     "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
-    "python benchmarks/months.py DIR --sentences TEXT --participants 11,12": months,
+    "python benchmarks/months.py DIR --sentences TEXT --participants 11,12,13": months,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),
     "python benchmarks/eit.py real eit_uef2017": tomography,
