@@ -330,7 +330,7 @@ def open_dataset(
             length > most if expected is None else length != expected
             for length, expected in zip(actual, shape)
         ):
-            hint = "; time is the first axis" * (actual == shape[::-1] != shape)
+            hint = "; time is the first axis" if actual == shape[::-1] != shape else ""
             raise KitError(
                 f"has shape {actual}, expected {str(shape).replace('None', f'up to {most}')}{hint}"
             )

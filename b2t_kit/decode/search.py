@@ -202,10 +202,8 @@ MODEL_WORD = np.dtype(
     [
         ("number", np.int64),  # the language model's number of the word
         ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
-        (
-            "most",
-            np.float64,
-        ),  # the same for a hotword that the model does not know; infinity for all other words
+        # the same for a hotword that the model does not know; infinity for all other words
+        ("most", np.float64),
         ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
         ("alone", np.float64),  # ln P without context, with all of these
     ],
@@ -582,9 +580,9 @@ def _model_words(
 ) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
-    entries['number'] = model.numbers(lexicon.words)
-    entries['least'] = -np.inf
-    entries['most'] = np.inf
+    entries["number"] = model.numbers(lexicon.words)
+    entries["least"] = -np.inf
+    entries["most"] = np.inf
     unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
@@ -593,8 +591,8 @@ def _model_words(
         )
         for hotword in hotwords:
             row = entries[lexicon.ids[hotword.word]]
-            row['least'] = average
-            row['boost'] = hotword.boost
+            row["least"] = average
+            row["boost"] = hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
     entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
@@ -788,7 +786,6 @@ class BeamSearch:
         hypotheses = self.decode(logits)
         return hypotheses[0].sentence if hypotheses else ""
 
-
     def decode_each(
         self, trials: Iterable[np.ndarray], threads: int = 0
     ) -> Iterator[list[Hypothesis]]:
@@ -815,7 +812,6 @@ class BeamSearch:
         return [
             history_words(stream.histories, history) for history in stream.best(self.config.n_best)
         ]
-
 
     def scored(
         self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]

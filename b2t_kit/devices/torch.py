@@ -555,7 +555,8 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
     "Start the tracker in the project b2t_kit, under the name of the run's folder and with its files in it."
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
     folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
-    tracker, out = options.tracker or "", out.resolve()
+    tracker = options.tracker or ""
+    out = out.resolve()
     settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
     if tracker in folders:
         out.mkdir(parents=True, exist_ok=True)

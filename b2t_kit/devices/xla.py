@@ -537,7 +537,10 @@ class XlaAdamW(torch.optim.AdamW):
         for index, parameter in enumerate(self.trained()):
             state = state_dict["state"].get(index, {})
             for key, tensor in self.state[parameter].items():
-                tensor.copy_(state[key].view(tensor.shape)) if key in state else tensor.zero_()
+                if key in state:
+                    tensor.copy_(state[key].view(tensor.shape))
+                else:
+                    tensor.zero_()
 
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little

@@ -443,9 +443,9 @@ def check_readable(path: Path, header: KenlmHeader) -> None:
 def check_size(header: KenlmHeader, size: int, end: int) -> None:
     "Check that a file has the bytes of its n-grams, up to `end`, and more only if words follow."
     if size < end or (size > end and not header.has_words):
+        more = " or more" if header.has_words else ""
         raise DamagedModel(
-            f"has {size:,} bytes instead of {end:,}"
-            f"{' or more' * header.has_words}, which its counts require"
+            f"has {size:,} bytes instead of {end:,}{more}, which its counts require"
         )
 
 
@@ -763,7 +763,8 @@ def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a binary of KenLM or Sphinx; told by the first bytes
 ) -> LanguageModel:
     "Return the model of a file in any supported format, all of it read if it is small."
-    path, kind = regular_file(path), format_of(path)
+    path = regular_file(path)
+    kind = format_of(path)
     if kind != "KenLM binary":
         readers = {
             "model of this kit": map_model,
