@@ -47,11 +47,10 @@ from . import __version__
 from .core.errors import KitError
 from .core.files import check_target, load_json, locked, new_folders, read_text, save_json
 from .core.processes import find_rank, lost_contact
-from .core.program import environment_with, ERROR, FAULTS, report_progress, run_program
-from .core.program import say_once, STATUSES, SUCCESS, wing
-from .core.settings import check_bounds, converted, kinds_of, leaves, number_in, SEED
-from .core.settings import TEMPERATURE
-from .core.settings import override
+from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, environment_with
+from .core.program import report_progress, run_program, say_once, wing
+from .core.settings import SEED, TEMPERATURE, check_bounds, converted, kinds_of, leaves
+from .core.settings import number_in, override
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig

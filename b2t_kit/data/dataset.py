@@ -37,10 +37,10 @@ from tqdm.auto import tqdm
 from ..core.cache import HashCache, file_state
 from ..core.errors import KitError, printable
 from ..core.files import as_png, platform, regular_file
+from ..core.frames import Frames, needed_frames
 from ..core.program import track_progress
 from ..core.settings import to_dict
 from .check import Looks, remarks, spelled
-from ..core.frames import Frames, needed_frames
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 

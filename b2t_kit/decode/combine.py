@@ -18,11 +18,10 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from ..core.errors import KitError
-from ..core.files import check_target, new_folders, save_json
 from ..core.cache import content_hash
+from ..core.errors import KitError
+from ..core.files import check_target, locked, new_folders, save_json
 from ..core.program import track_progress
-from ..core.files import locked
 from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
@@ -31,9 +30,9 @@ from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores
 from .tune import DEFAULT
 from .words import about_words
+from ..lexicon.lexicon import missing_words
 from ..lm.leaks import leak_warning
 from ..speech.calibrate import Network
-from ..lexicon.lexicon import missing_words
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
     from b2t_kit.speech.evaluate import Evaluation

@@ -25,14 +25,14 @@ import numpy as np
 
 from ..core.compiled import compiled
 from ..core.errors import KitError
-from ..core.settings import check_bounds, number_in, to_dict
 from ..core.files import read_text
 from ..core.program import report_progress
-from .align import combine, forced_align, pronunciation_arrays, add_quiet
+from ..core.settings import check_bounds, number_in, to_dict
+from .align import add_quiet, combine, forced_align, pronunciation_arrays
 from .files import Hypothesis, check_logits, with_confidences
-from ..lm.model import LanguageModel, follow, sentence_scores
 from ..lexicon.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..lexicon.lexicon import Lexicon, Trie, build_trie, check_word
+from ..lm.model import LanguageModel, follow, sentence_scores
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, plain_typography
 
 # %% ../../nbs/decode/search.ipynb #dfc6c2b4

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import KitError
-from ..core.files import check_target, csv_text, read_bytes, save_json
-from ..core.files import write_atomically
+from ..core.files import check_target, csv_text, read_bytes, save_json, write_atomically
 from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak

@@ -19,18 +19,16 @@ import numpy as np
 from ..core.cache import MEMO, cache_file, content_hash, file_hash
 from ..core.errors import KitError
 from ..core.files import check_writable, platform
-from ..core.program import free_memory
-from ..core.program import report_progress
+from ..core.program import free_memory, report_progress
 from .tune import DEFAULT
-from ..lm.model import LanguageModel
-from ..lm.leaks import LeakGuard, fingerprints
-from ..lm.arpa import format_of
-from ..lm.mix import mixed, mixture_weights
-from ..lm.build import train_language_model
-from ..lm.mix import word_probabilities
-from ..lm.kenlm import read_language_model
-from ..lm.sphinx import installed_english
 from ..lexicon.lexicon import Lexicon, build_lexicon, own_words
+from ..lm.arpa import format_of
+from ..lm.build import train_language_model
+from ..lm.kenlm import read_language_model
+from ..lm.leaks import LeakGuard, fingerprints
+from ..lm.mix import mixed, mixture_weights, word_probabilities
+from ..lm.model import LanguageModel
+from ..lm.sphinx import installed_english
 from ..text.english import kit_words, made_up_sentences, phrases
 from ..text.phonemes import PHONEMES, normalise
 

@@ -27,14 +27,14 @@ import torch
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.processes import Rank, join
 from ..core.files import check_writable
+from ..core.processes import Rank, join
 from ..core.program import environment_with
 from ..core.settings import flat
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer
-from ..precision import audit_parameters
-from ..precision import autocast, canary, checksum, resolve_precision, without_tf32
+from ..precision import audit_parameters, autocast, canary, checksum, resolve_precision
+from ..precision import without_tf32
 
 if TYPE_CHECKING:  # imported with its settings hidden
     from accelerate import Accelerator

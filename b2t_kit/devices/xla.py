@@ -29,13 +29,12 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from ..core.program import install_line
 from torch import nn
 
 from ..core.errors import KitError
 from ..core.files import check_writable
 from ..core.processes import Rank
-from ..core.program import environment_with
+from ..core.program import environment_with, install_line
 from .torch import ChipMesh, Device, DeviceOptions, Division, check_tracker
 from .torch import tpu_chips, tracker_only
 from ..models.model import GRU

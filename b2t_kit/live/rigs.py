@@ -26,10 +26,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from ..core.program import install_line
 
 from ..core.errors import KitError, printable
 from ..core.files import read_text
+from ..core.program import install_line
 from ..core.settings import is_whole
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES
 from .sources import LiveSource, ParticipantSource, Piece, RecordingSource

@@ -33,16 +33,16 @@ import torch
 from torch.nn.functional import ctc_loss
 
 from ..core.errors import KitError, printable
-from ..core.settings import is_whole
 from ..core.program import report_progress
+from ..core.settings import is_whole
 from ..decode.combine import AveragedRuns, run_list
 from ..decode.decode import DecodeOptions, RunLogits
-from ..decode.words import about_words, choose_words
-from .stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
+from ..decode.words import about_words, choose_words
+from ..lexicon.lexicon import Lexicon
 from .measures import DelayLedger
 from .sources import Bridge, Inbox, LiveSource, Piece, Quality, count_repairs
-from ..lexicon.lexicon import Lexicon
+from .stream import StreamConfig, StreamDecoder, Update
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c

@@ -21,10 +21,10 @@ import torch
 from torch.nn import functional
 
 from ..core.errors import KitError, printable
+from ..core.frames import Frames
 from ..core.settings import check_bounds
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
-from ..core.frames import Frames
 from ..decode.combine import average_logits
 from ..decode.files import Hypothesis
 from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords

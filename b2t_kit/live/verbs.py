@@ -15,12 +15,11 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..cli import HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings
-from ..cli import ReadsRun
-from ..cli import UNSET, RunFolders, exactly_one
+from ..cli import UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun
+from ..cli import ReadsRecordings, ReadsRun, RunFolders, exactly_one
+from ..core.errors import KitError, printable
 from ..core.program import SUCCESS, report_progress, wing
 from ..core.settings import TEMPERATURE
-from ..core.errors import KitError, printable
 
 # %% ../../nbs/live/verbs.ipynb #989438f2
 @dataclass(frozen=True, kw_only=True)

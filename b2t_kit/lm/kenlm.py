@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.cache import file_hash
 from ..core.compiled import compiled, version_of
 from ..core.errors import KitError
-from ..core.cache import file_hash
 from ..core.files import regular_file
-from .arpa import KENLM
+from .arpa import KENLM, format_of, read_arpa
 from .model import MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel
-from .model import Ngrams, assemble
-from .model import chunks, follow, map_model
-from .arpa import format_of, read_arpa
+from .model import Ngrams, assemble, chunks, follow, map_model
 from .sphinx import read_sphinx
 
 # %% ../../nbs/lm/kenlm.ipynb #59ea0ec6

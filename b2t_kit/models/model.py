@@ -36,10 +36,10 @@ from torch.backends.cudnn.rnn import get_cudnn_mode
 
 from ..core.errors import KitError
 from ..core.files import read_bytes
+from ..core.frames import Frames
 from ..core.program import offered, say_once, subclasses
 from ..core.random import uniforms
 from ..core.settings import check_bounds, class_source, from_dict, to_dict
-from ..core.frames import Frames
 from .published import Pretrained
 from .scan import Mark, by_rows, device_loop, gru_layer, unmarked, xla_hardware
 from ..text.phonemes import collapse

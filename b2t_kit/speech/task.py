@@ -19,25 +19,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches
-from ..data.batches import TrainBatches, augment
-from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth
-from ..data.batches import smoothing_taps
-from ..data.quarantine import quarantine_text, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
-from ..data.dataset import data_fingerprint, check_days
-from ..data.dataset import signal_difference
 from ..core.frames import needed_frames
-from ..data.quarantine import open_recordings
+from ..core.settings import check_bounds, from_dict, to_dict
+from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches
+from ..data.batches import augment, check_lengths, check_shares, map_trials, rows_per_batch
+from ..data.batches import smooth, smoothing_taps
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, check_days
+from ..data.dataset import data_fingerprint, signal_difference
+from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days
 from ..devices.torch import Device
+from ..lexicon.g2p import sentence_to_phonemes
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses, model_sources
 from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
-from ..lexicon.g2p import sentence_to_phonemes
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #715fd176

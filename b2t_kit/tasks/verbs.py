@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder
-from ..cli import Call, exactly_one, options_of
-from ..cli import UNSET, option_value, fill_from_resume
-from ..core.settings import SEED, check_bounds, from_dict
-from ..core.program import SUCCESS
+from ..cli import UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun
+from ..cli import RunFolder, exactly_one, fill_from_resume, option_value, options_of
 from ..core.errors import KitError
 from ..core.files import load_json
+from ..core.program import SUCCESS
+from ..core.settings import SEED, check_bounds, from_dict
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed

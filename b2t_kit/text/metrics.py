@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.errors import KitError
 from ..core.cache import content_hash
+from ..core.errors import KitError
 from .phonemes import BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 if TYPE_CHECKING:  # scoring needs no plotting library

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import nn
 
-from ..core.settings import SEED, check_bounds
 from ..core.errors import KitError
+from ..core.settings import SEED, check_bounds
 from ..devices.torch import Device
 
 # %% ../../nbs/training/task.ipynb #3afe4b95
