@@ -11,8 +11,9 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'initial_settings', 'fill_from_resume', 'train_here', 'checked_settings', 'remembered_seeds',
            'print_how_to_resume', 'train_in_parallel', 'ReadsRun', 'ReadsRecordings', 'FindsSentences', 'evaluate',
            'Decode', 'build_model', 'mix_models', 'convert_model', 'describe_model', 'model_perplexity', 'Submit',
-           'score_sentences', 'verbs_of', 'verb_table', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
-           'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main', 'command_in']
+           'score_sentences', 'verbs_of', 'verb_table', 'all_verbs', 'find_verb', 'has_parts', 'print_verbs',
+           'spelled_out', 'parse', 'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main',
+           'command_in']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -80,8 +81,12 @@ def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
     if info.type not in (int, float):
         return None
     return PrimitiveConstructorSpec(
-        nargs=1, metavar=info.type.__name__.upper(), instance_from_str=lambda words: number_in(words[0], info.type),
-        is_instance=lambda value: type(value) is info.type, str_from_instance=lambda value: [str(value)])
+        nargs=1,
+        metavar=info.type.__name__.upper(),
+        instance_from_str=lambda words: number_in(words[0], info.type),
+        is_instance=lambda value: type(value) is info.type,
+        str_from_instance=lambda value: [str(value)],
+    )
 
 # %% ../nbs/cli.ipynb #d3a9f4c5
 def load(place: str) -> Callable[..., Any]:
@@ -268,7 +273,8 @@ def exactly_one(**options: Any) -> str:
 class HasSettings(Verb):
     "A verb with the options of a configuration."
     settings: Any = None
-    typed: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()  # names of the options that are given
+    # names of the options that are given
+    typed: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
 
     @classmethod
     def initial(cls, words: Sequence[str]) -> Any:
@@ -277,8 +283,11 @@ class HasSettings(Verb):
 
     def given(self) -> dict[str, Any]:
         "Return the settings that the command line gives, by dotted name."
-        return {name: value for name, (_, value) in leaves(self.settings).items()
-                if name.rpartition(".")[2] in self.typed}
+        return {
+            name: value
+            for name, (_, value) in leaves(self.settings).items()
+            if name.rpartition(".")[2] in self.typed
+        }
 
 # %% ../nbs/cli.ipynb #ccf78d7c
 def option_value(words: Sequence[str], option: str) -> str | None:
@@ -346,22 +355,26 @@ def validate(
 class Train(HasSettings):
     "Train a phoneme decoder, or resume a run."
     out: RunFolder  # run folder, new unless --resume is given
-    # folder of the recordings, or several, for one decoder of all; by default it is searched for, also on Kaggle and
-    # Colab
+    # folder of the recordings, or several, for one decoder of all; by default it is searched for,
+    # also on Kaggle and Colab
     data: Folders = ()
     # recipe, one of those above, or the config.json of a run whose settings to take; default: tiny
     config: Annotated[str | None, UNSET] = None
-    # another model in this recipe: gru, noise_gru, transformer, linear, or your own FILE.py:CLASS, which is executed;
-    # default: the recipe's
+    # another model in this recipe: gru, noise_gru, transformer, linear, or your own FILE.py:CLASS,
+    # which is executed; default: the recipe's
     model: Annotated[str | None, UNSET] = None
-    from_run: OptionalRun = None  # start from its weights, and its settings unless --config is given
+    # start from its weights, and its settings unless --config is given
+    from_run: OptionalRun = None
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: Annotated[tuple[int, ...], UNSET] = ()
-    # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
+    # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share
+    # of the CPU's cores
     side_by_side: bool = False
-    cache_dir: OptionalFolder = None  # cache on disk that several runs share; default: recordings are kept in memory
-    LIMITS, NEEDS = {"seeds": SEED}, {"side_by_side": "seeds"}
+    # cache on disk that several runs share; default: recordings are kept in memory
+    cache_dir: OptionalFolder = None
+    LIMITS = {"seeds": SEED}
+    NEEDS = {"side_by_side": "seeds"}
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
@@ -383,7 +396,10 @@ class Train(HasSettings):
         if not complete:
             print_how_to_resume(verb)
         elif not verb.seeds and find_rank().rank == 0:
-            report_progress(f"complete; for its results and the next steps: b2t show {shlex.quote(verb.out)}")
+            report_progress(
+                "complete; for its results and the next steps: "
+                f"b2t show {shlex.quote(verb.out)}"
+            )
         return status
 
 # %% ../nbs/cli.ipynb #8c7d64e9
@@ -394,44 +410,63 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
     from b2t_kit.speech.recipes import recipe
     from b2t_kit.training.run import check_resumable, share_run
 
-    out, config, model, start = (option_value(words, f"--{name}") for name in ("out", "config", "model", "from-run"))
-    kind = None if model is None else model_class(model)  # executes a named file, so that records can name it
+    out = option_value(words, "--out")
+    config = option_value(words, "--config")
+    model = option_value(words, "--model")
+    start = option_value(words, "--from-run")
+    # executes a named file, so that records can name it
+    kind = None if model is None else model_class(model)
     if "--resume" in words and out:
         share_run(out)
     if "--resume" in words and out and config is None:
         check_resumable(Path(out), resume=True)
-        folders = [path for path in (Path(out), *sorted(Path(out).glob("seed_*"))) if (path / "config.json").exists()]
+        candidates = (Path(out), *sorted(Path(out).glob("seed_*")))
+        folders = [path for path in candidates if (path / "config.json").exists()]
         if not folders:
-            raise KitError(f"{out}: has no config.json, so nothing was trained in it; start without --resume")
+            raise KitError(
+                f"{out}: has no config.json, so nothing was trained in it; start without --resume"
+            )
         run = recorded_settings(folders[0])
     elif config is not None and config.endswith(".json"):
         if not (Path(config).is_file() and Path(config).name == "config.json"):
-            raise KitError(f"{config}: is not the config.json of a run; give that file, or the name of a recipe")
+            raise KitError(
+                f"{config}: is not the config.json of a run; give that file, or the name of a "
+                "recipe"
+            )
         run = recorded_settings(Path(config).parent)
     elif start is not None and config is None and model is None:
         run = recorded_settings(start)
         task = replace(run.task, holdout=(), rates=(), splits=("train",))
-        run = replace(run, task=task, train=replace(run.train, select=run.train.select.partition("/")[0]))
+        train = replace(run.train, select=run.train.select.partition("/")[0])
+        run = replace(run, task=task, train=train)
     else:
         run = recipe(config or "tiny")
-    return run if kind in (None, type(run.task.model)) else replace(run, task=replace(run.task, model=kind()))
+    if kind is None or kind is type(run.task.model):
+        return run
+    return replace(run, task=replace(run.task, model=kind()))
 
 # %% ../nbs/cli.ipynb #cd9f9215
 def fill_from_resume(verb: Any) -> Any:
     "Fill options that are not given with those in `resume.json`."
     from b2t_kit.training.run import RESUME
 
-    hints, options = get_type_hints(type(verb)), type(verb).__dataclass_fields__
+    hints = get_type_hints(type(verb))
+    options = type(verb).__dataclass_fields__
+    has_settings = "settings" in options
     for note in (Path(verb.out) / RESUME, *sorted(Path(verb.out).glob(f"seed_*/{RESUME}"))[:1]):
         values = load_json(note) if note.exists() else {}
-        if not isinstance(values, dict) or [name for name in values if name not in options and (
-                "." not in name or "settings" not in options)]:
-            raise KitError(f"{note}: is not what this command wrote; remove it, and give the options again")
+        if not isinstance(values, dict) or not all(
+            name in options or has_settings and "." in name for name in values
+        ):
+            raise KitError(
+                f"{note}: is not what this command wrote; remove it, and give the options again"
+            )
         for name, value in values.items():
             if "." in name and name.rpartition(".")[2] not in verb.typed:
                 verb = replace(verb, settings=override(verb.settings, {name: value}))
             elif name in options and getattr(verb, name) == options[name].default:
-                value = [value] if isinstance(options[name].default, tuple) and isinstance(value, str) else value
+                if isinstance(options[name].default, tuple) and isinstance(value, str):
+                    value = [value]
                 verb = replace(verb, **{name: converted(value, hints[name], f"{note}: {name}")})
     return verb
 
@@ -469,12 +504,16 @@ def checked_settings(verb: Train) -> "SpeechRun":
 
     out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
-        raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
+        seeds = " ".join(map(str, verb.seeds))
+        raise KitError(f"seeds: {seeds} should be different whole numbers such as 1 2 3")
     if verb.seeds and ((out / "config.json").exists() or (out / "checkpoints").exists()):
         raise KitError(f"{out}: holds a run already; choose another folder for several seeds")
     missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if missing:
-        raise KitError(f"{out}: its recordings were in {missing[0]}, which is not there; name their folder with --data")
+        raise KitError(
+            f"{out}: its recordings were in {missing[0]}, which is not there; name their folder "
+            "with --data"
+        )
     return settings_to_train(verb.settings)
 
 # %% ../nbs/cli.ipynb #fdd56360
@@ -483,10 +522,15 @@ def remembered_seeds(verb: Train) -> Iterator[None]:
     "Keep the options in the folder of several seeds; nothing stays if none begins."
     from b2t_kit.training.run import RESUME
 
-    out, note = Path(verb.out), Path(verb.out) / RESUME
-    options = {name: getattr(verb, name) for name in ("seeds", "data", "cache_dir", "from_run", "side_by_side")}
-    options |= {name: os.path.realpath(options[name]) for name in ("cache_dir", "from_run") if options[name]}
-    options["data"] = [os.path.realpath(folder) for folder in verb.data]
+    out = Path(verb.out)
+    note = out / RESUME
+    options = {
+        "seeds": verb.seeds,
+        "data": [os.path.realpath(folder) for folder in verb.data],
+        "cache_dir": verb.cache_dir and os.path.realpath(verb.cache_dir),
+        "from_run": verb.from_run and os.path.realpath(verb.from_run),
+        "side_by_side": verb.side_by_side,
+    }
     is_first = find_rank().rank == 0
     with new_folders(out), locked(out) if is_first else nullcontext():
         try:
@@ -506,11 +550,17 @@ def print_how_to_resume(verb: Train) -> None:
     place = find_rank()
     if place.rank == 0 and (Path(verb.out) / RESUME).exists():
         machines = place.world // place.local_world
-        nodes = f"--nnodes {machines} --node-rank N --master-addr HOST " * (machines > 1)
-        program = f"torchrun {nodes}--nproc-per-node {place.local_world} -m b2t_kit" if place.world > 1 else "b2t"
-        model = verb.model if verb.model and ".py:" in verb.model else ""  # a file is executed only if it is named
-        option = f" --model {shlex.quote(model)}" if model else ""
-        print(f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{option}", flush=True)
+        nodes = f"--nnodes {machines} --node-rank N --master-addr HOST " if machines > 1 else ""
+        program = "b2t"
+        if place.world > 1:
+            program = f"torchrun {nodes}--nproc-per-node {place.local_world} -m b2t_kit"
+        option = ""
+        if verb.model and ".py:" in verb.model:  # a file is executed only if it is named
+            option = f" --model {shlex.quote(verb.model)}"
+        print(
+            f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{option}",
+            flush=True,
+        )
 
 # %% ../nbs/cli.ipynb #76847576
 def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
@@ -520,7 +570,9 @@ def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a s
     from b2t_kit.training.run import check_resumable
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
-    run, out, started = checked_settings(verb), Path(verb.out), time.monotonic()
+    run = checked_settings(verb)
+    out = Path(verb.out)
+    started = time.monotonic()
     if find_rank().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave the launcher out")
     variables = share_devices(run.train.device, len(verb.seeds))
@@ -530,17 +582,33 @@ def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a s
         check_target(folder.with_name(f"{folder.name}.txt"))
     cache = Path(verb.cache_dir or out / "cache")
     record = next((str(path) for path in sorted(out.glob("seed_*/config.json"))), verb.config)
-    options = {"config": record, "model": verb.model, "from_run": verb.from_run, "data": verb.data, "cache_dir": cache,
-               **{name: value for name, value in verb.given().items() if name not in ("train.seed", "train.hours")}}
-    words = [word for name, value in options.items() if value not in (None, ()) for word in option_words(name, value)]
+    settings = verb.given()
+    options = {
+        "config": record,
+        "model": verb.model,
+        "from_run": verb.from_run,
+        "data": verb.data,
+        "cache_dir": cache,
+        **{name: settings[name] for name in settings if name not in ("train.seed", "train.hours")},
+    }
+    words = list[str]()
+    for name, value in options.items():
+        if value not in (None, ()):
+            words += option_words(name, value)
     with remembered_seeds(verb):
         try:
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
             if run.train.hours:
-                words += ["--hours", f"{max(run.train.hours - (time.monotonic() - started) / 3600, 1e-4)}"]
+                hours_left = run.train.hours - (time.monotonic() - started) / 3600
+                words += ["--hours", f"{max(hours_left, 1e-4)}"]
             seeds = " ".join(map(str, verb.seeds))
-            print(f"seeds {seeds} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}", flush=True)
-            statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
+            print(
+                f"seeds {seeds} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}",
+                flush=True,
+            )
+            statuses = train_side_by_side(
+                folders, words, variables, run.train.steps, run.train.select
+            )
         finally:
             if not verb.cache_dir:
                 shutil.rmtree(cache, ignore_errors=True)
@@ -560,7 +628,8 @@ class ReadsRun(Verb):
 @dataclass(frozen=True, kw_only=True)
 class ReadsRecordings(Verb):
     "A verb that reads recordings."
-    # folder of the recordings; default: that of the run's training, else it is searched for, also on Kaggle and Colab
+    # folder of the recordings; default: that of the run's training, else it is searched for, also
+    # on Kaggle and Colab
     data: OptionalFolder = None
 
 
@@ -581,24 +650,29 @@ class FindsSentences(Verb):
     "A verb that searches for sentences."
     run: SomeRun = None
     runs: SomeRuns = ()
-    # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search
+    # with --runs: pool their lists of sentences, which each run scores; or average their logits,
+    # which is one search
     combine: Literal["pool", "average"] = "pool"
-    # decode in the order of recording, and learn from each trial the words that are sure; a day is decoded as trained
-    # unless the adapted decoder expects more of its words to be right
+    # decode in the order of recording, and learn from each trial the words that are sure; a day is
+    # decoded as trained unless the adapted decoder expects more of its words to be right
     adapt: bool = False
-    # first sentences of each day that are known, such as prompts: they teach, and are not scored; default: 0
+    # first sentences of each day that are known, such as prompts: they teach, and are not scored;
+    # default: 0
     adapt_labelled: Annotated[int | None, UNSET] = None
     # rows of a step, the trial and recent ones of its day; more need more memory; default: 8
     adapt_copies: Annotated[int | None, UNSET] = None
     # learning rate of the steps; default: 3e-5 for a patch embedding, 3e-4 for a day layer
     adapt_lr: Annotated[float | None, UNSET] = None
-    # language model (.b2tlm, .arpa, .arpa.gz, a binary of KenLM or Sphinx); default: the model of the tuned weights, or
-    # one that is made of the training sentences and, if it is installed or attached, general English
+    # language model (.b2tlm, .arpa, .arpa.gz, a binary of KenLM or Sphinx); default: the model of
+    # the tuned weights, or one that is made of the training sentences and, if it is installed or
+    # attached, general English
     lm: OptionalFile = None
-    lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
+    # additional words, one 'word PH PH ...' a line, possibly with a last SIL
+    lexicon: OptionalFile = None
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
-    # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
+    # divides the logits; 1 leaves them as the network gives them; default: fitted on validation
+    # trials
     temperature: Annotated[float | None, UNSET] = None
     LIMITS = {
         "adapt_labelled": (1, 10_000),
@@ -618,7 +692,8 @@ class FindsSentences(Verb):
         if not self.adapt:
             return None
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
-        adaptation, source = wing("adapt", "adapt"), wing("adapt", "source")
+        adaptation = wing("adapt", "adapt")
+        source = wing("adapt", "source")
         if adaptation is None or source is None:
             raise KitError("--adapt: the folder b2t_kit/adapt is not in this installation")
         options = {name: getattr(self, f"adapt_{name}") for name in ("labelled", "copies", "lr")}
@@ -656,10 +731,12 @@ def evaluate(
 @dataclass(frozen=True)
 class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
     "Decode a run's recordings, or another program's logits, to sentences."
-    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in HDF5, .npy, .npz,
-    # .pt or .safetensors, whose names are the trials'; --data can then be a table of what was said
+    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays
+    # in HDF5, .npy, .npz, .pt or .safetensors, whose names are the trials'; --data can then be a
+    # table of what was said
     logits: OptionalFile = None
-    # order of the classes in --logits, if another program has them in another order: a name a line, or a vocab.json
+    # order of the classes in --logits, if another program has them in another order: a name a line,
+    # or a vocab.json
     tokens: OptionalFile = None
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
     tune: bool = False  # first find the best weights on these trials
@@ -683,10 +760,23 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
         tuning: dict[str, Any] = {"tune": self.tune, "progress": report_progress}
         if kind == "runs":
             if self.combine == "pool":
-                refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out, or add --combine "
-                       "average", "tune")
+                refuse(
+                    self,
+                    "is for one decoder's sentences, not for --combine pool; leave it out, or add "
+                    "--combine average",
+                    "tune",
+                )
                 tuning = {}
-            print(decode_runs(self.runs, self.data, self.split, self.combine, device=self.device, **tuning, **options))
+            sentences = decode_runs(
+                self.runs,
+                self.data,
+                self.split,
+                self.combine,
+                device=self.device,
+                **tuning,
+                **options,
+            )
+            print(sentences)
             return
         source: LogitSource
         if kind == "logits":
@@ -771,7 +861,8 @@ def model_perplexity(
 class Submit(ReadsRun, FindsSentences, ReadsRecordings):
     "Decode the test split into a checked submission."
     out: File  # submission to write (CSV)
-    nbest: OptionalFile = None  # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
+    # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
+    nbest: OptionalFile = None
     device: DeviceName = "auto"  # where the network runs
 
     def act(self) -> int:
@@ -780,12 +871,26 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
         from b2t_kit.decode.submission import submit, submit_nbest
 
         if source == "nbest":
-            refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
-                   "adapt", "temperature")
+            refuse(
+                self,
+                "is for decoding, and --nbest decodes nothing; leave it out",
+                "lm",
+                "lexicon",
+                "hotwords",
+                "adapt",
+                "temperature",
+            )
             check = submit_nbest(str(self.nbest), self.out, self.data)
         else:
-            check = submit(self.runs or str(self.run), self.out, self.data, self.device, adapted, self.combine,
-                           **self.search())
+            check = submit(
+                self.runs or str(self.run),
+                self.out,
+                self.data,
+                self.device,
+                adapted,
+                self.combine,
+                **self.search(),
+            )
         print(check)
         return SUCCESS if check else FAULTS
 
@@ -849,8 +954,10 @@ VERBS: dict[str, type | Call] = {
 # %% ../nbs/cli.ipynb #65b560e0
 def verbs_of(folder: str) -> Mapping[str, type | Call]:
     "Return the verbs of a wing, or of the path; none if the wing's folder is not there."
-    verbs = wing(folder, "verbs") if folder else None
-    return verbs.VERBS if verbs else {} if folder else VERBS
+    if not folder:
+        return VERBS
+    verbs = wing(folder, "verbs")
+    return verbs.VERBS if verbs else {}
 
 
 def verb_table() -> dict[str, type | Call]:
@@ -859,7 +966,8 @@ def verb_table() -> dict[str, type | Call]:
     for folder in dict.fromkeys(WING_OF.values()):
         table |= verbs_of(folder)
     order = list(WING_OF)
-    return {name: table[name] for name in sorted(table, key=lambda name: order.index(name.split()[0]))}
+    names = sorted(table, key=lambda name: order.index(name.split()[0]))
+    return {name: table[name] for name in names}
 
 
 def all_verbs() -> dict[str, type]:
@@ -883,22 +991,42 @@ def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     group = f" {words[0]}" if names != set(verbs) else ""
     raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t{group} --help` lists them)")
 
+
+def has_parts(first: str) -> bool:
+    "Return whether a word is no verb by itself, but the first of several, such as `lm`."
+    verbs = verbs_of(WING_OF.get(first, ""))
+    return first not in verbs and any(name.startswith(f"{first} ") for name in verbs)
+
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:
     "Print the verbs, or the parts of one, a line each, and the options and exit statuses that all share."
-    verbs = {name: verb for name, verb in verb_table().items() if not first or name.split()[0] == first}
+    verbs = {
+        name: verb
+        for name, verb in verb_table().items()
+        if not first or name.split()[0] == first
+    }
     width = max(map(len, verbs)) + 2
 
     def listed(name: Any, text: str) -> str:
-        return textwrap.fill(text, shutil.get_terminal_size().columns, initial_indent=f"  {name:<{width}}",
-                             subsequent_indent=" " * (width + 2), break_on_hyphens=False)
+        return textwrap.fill(
+            text,
+            shutil.get_terminal_size().columns,
+            initial_indent=f"  {name:<{width}}",
+            subsequent_indent=" " * (width + 2),
+            break_on_hyphens=False,
+        )
 
-    lines = [f"usage: b2t {first or 'VERB'} [options]\n\nverbs:",
-             *(listed(name, description(verb).partition("\n")[0]) for name, verb in verbs.items())]
+    lines = [f"usage: b2t {first or 'VERB'} [options]\n\nverbs:"]
+    for name, verb in verbs.items():
+        lines.append(listed(name, description(verb).partition("\n")[0]))
     if not first:
-        lines += ["\nexit statuses:", *(listed(number, meaning) for number, meaning in STATUSES.items()),
-                  "\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result",
-                  "completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash"]
+        lines.append("\nexit statuses:")
+        lines += [listed(number, meaning) for number, meaning in STATUSES.items()]
+        lines += [
+            "\noptions of all: --quiet prints only errors; --json -, where there is --json, only "
+            "the result",
+            "completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash",
+        ]
     print(*lines, "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
 
 # %% ../nbs/cli.ipynb #c5a8130d
@@ -1012,9 +1140,12 @@ NICKNAMES = {
 def spelled_out(words: Sequence[str]) -> list[str]:
     "Return words as tyro takes them: `--train.lr=1` is `--lr 1`, `--precision bf16` bfloat16, `--json` `--json -`."
     pattern = "--[^=]+=(?!-.)"  # a value that looks like an option stays attached
-    parts = [part for word in words for part in (word.split("=", 1) if re.match(pattern, word) else [word])]
+    parts = list[str]()
+    for word in words:
+        parts += word.split("=", 1) if re.match(pattern, word) else [word]
     parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
-    parts = [NICKNAMES.get(option, {}).get(part.lower(), part) for option, part in zip(["", *parts], parts)]
+    after = zip(["", *parts], parts)
+    parts = [NICKNAMES.get(option, {}).get(part.lower(), part) for option, part in after]
     if "--json" in parts:
         index = parts.index("--json") + 1
         if not parts[index:] or parts[index].startswith("--"):
@@ -1025,7 +1156,8 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 def parse(words: Sequence[str]) -> Any:
     "Return the verb that a command line means; exits after `--help`."
     name, found = find_verb(words)
-    program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
+    program = f"b2t {name}"
+    words = spelled_out(words[len(name.split()) :])
     verb = command_of(found)
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     default: Any = tyro.MISSING_NONPROP
@@ -1033,15 +1165,24 @@ def parse(words: Sequence[str]) -> Any:
         needed = {item.name: tyro.MISSING for item in fields(verb) if item.default is MISSING}
         typed = tuple(option[2:].replace("-", "_").removeprefix("no_") for option in options)
         default = verb(**needed, settings=verb.initial(words), typed=typed)
-    about, errors = verb.__doc__ or "", StringIO()
+    about = verb.__doc__ or ""
+    errors = StringIO()
     if {"-h", "--help"} & set(words):
         for title, entries in getattr(verb, "about", dict)().items():
-            about += "\n".join([f"\n\n{title}:", *(f"- {entry}: {text}" for entry, text in entries.items())])
+            items = (f"\n- {entry}: {text}" for entry, text in entries.items())
+            about += f"\n\n{title}:{''.join(items)}"
     try:
         check_options(options, verb, default)
         with redirect_stderr(errors):
-            parsed = tyro.cli(verb, prog=program, description=about, args=words, default=default,
-                              config=(tyro.conf.OmitArgPrefixes,), registry=numbers)
+            parsed = tyro.cli(
+                verb,
+                prog=program,
+                description=about,
+                args=words,
+                default=default,
+                config=(tyro.conf.OmitArgPrefixes,),
+                registry=numbers,
+            )
         for item in fields(verb):
             if getattr(parsed, item.name) == "" != item.default:
                 raise ValueError(f"{flag(item.name)}: is empty")
@@ -1062,9 +1203,12 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
     settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
     kinds = get_type_hints(verb, include_extras=True)
     positional = {flag(name) for name in kinds if "Positional" in str(kinds[name])}
-    aliases = {name for kind in kinds.values() for one in getattr(kind, "__metadata__", ())
-               for name in getattr(one, "aliases", None) or ()}
-    valid = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - positional | aliases
+    aliases = set[str]()
+    for kind in kinds.values():
+        for one in getattr(kind, "__metadata__", ()):
+            aliases |= set(getattr(one, "aliases", None) or ())
+    names = [*(item.name for item in fields(verb)), *settings]
+    valid = ({*map(flag, names), "--help"} - positional) | aliases
     for option, count in Counter(options).items():
         if count > 1:
             raise ValueError(f"{option}: is given twice")
@@ -1087,9 +1231,15 @@ def advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that t
         if option in names.split():
             return statement
     # a letter may be missing, but never one that chooses another device
-    alike = [name for name, hint in foreign.items() if not hint.startswith(("--device", "--precision"))]
+    alike = [
+        name
+        for name, hint in foreign.items()
+        if not hint.startswith(("--device", "--precision"))
+    ]
     matches = difflib.get_close_matches(option, [*valid, *alike], 1, 0.8)
-    return f"is no option here; use {foreign.get(matches[0], matches[0])}" if matches else "is no option here"
+    if not matches:
+        return "is no option here"
+    return f"is no option here; use {foreign.get(matches[0], matches[0])}"
 
 
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
@@ -1101,14 +1251,16 @@ def mistake(printed: str, words: Sequence[str], verb: type) -> str:
         return f"{commas[1]}: give spaces between values, not commas"
     if not (match := re.search(r"Unrecognized options: ([^\s,]+)", text)):
         return text.removeprefix("Error parsing ")
-    word, names = match[1], [item.name for item in fields(verb) if flag(item.name) not in words]
-    prefix = words[:words.index(word)] if word in words else []
+    word = match[1]
+    names = [item.name for item in fields(verb) if flag(item.name) not in words]
+    prefix = words[: words.index(word)] if word in words else []
     if options := [option for option in prefix if option.startswith("--")]:
         return f"{word}: is one value too many for {options[-1]}"
     recipes = getattr(verb, "about", dict[str, Any])().get("recipes", ())
     guess = next((name for name in ("run", "data", "log", "out", "reference") if name in names), "")
     guess = "config" if word in recipes else guess
-    return f"{word}: belongs to an option" + (f"; did you mean {flag(guess)} {word}?" if guess else "")
+    hint = f"; did you mean {flag(guess)} {word}?" if guess else ""
+    return f"{word}: belongs to an option{hint}"
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
@@ -1131,34 +1283,48 @@ def act(verb: Any, quiet: bool = False) -> int:
 # %% ../nbs/cli.ipynb #67288201
 def fault_in(model: str, error: Exception) -> str:
     "Return where an error arose in the file of one's own model, or beside it, in a line; empty if elsewhere."
-    if lost_contact(error) or isinstance(error, (OSError, MemoryError)) or "OutOfMemory" in type(error).__name__:
+    kind = type(error).__name__
+    of_machine = isinstance(error, (OSError, MemoryError)) or "OutOfMemory" in kind
+    if lost_contact(error) or of_machine:
         return ""
-    path, reason = Path(model.rpartition(":")[0]).resolve(), f"{type(error).__name__}: {str(error).strip()}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-              if frame.filename.endswith(".py") and Path(frame.filename).resolve().parent == path.parent]
+    path = Path(model.rpartition(":")[0]).resolve()
+    reason = f"{kind}: {str(error).strip()}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith(".py")
+        and Path(frame.filename).resolve().parent == path.parent
+    ]
     if frames:
-        return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}: {reason}"
-    signature = isinstance(error, TypeError) and ".forward() " in reason  # raised by the caller's line
-    return f"{path.name}: {reason}" if signature or type(getattr(error, "obj", None)).__module__ == path.stem else ""
+        last = frames[-1]
+        return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}: {reason}"
+    # raised by the caller's line
+    is_signature = isinstance(error, TypeError) and ".forward() " in reason
+    is_attribute = type(getattr(error, "obj", None)).__module__ == path.stem
+    return f"{path.name}: {reason}" if is_signature or is_attribute else ""
 
 # %% ../nbs/cli.ipynb #a7df144b
 def do(words: list[str]) -> int:
     """Do what a command line says, and return the exit status; an error about a setting names the option as typed,
     and one in a model of one's own its line."""
-    quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
+    quiet = "--quiet" in words
+    words = [word for word in words if word != "--quiet"]
     arguments = [word for word in words if word not in ("-h", "--help")]
-    first, model = " ".join(arguments[:1]), ""
+    first = " ".join(arguments[:1])
+    model = ""
     if words == ["--version"]:
         print(f"b2t_kit {__version__}")
         return SUCCESS
     if words == ["--completion"]:
         with suppress(SystemExit):  # after it has printed the script
             tyro.extras.subcommand_cli_from_dict(
-                dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
-                config=(tyro.conf.OmitArgPrefixes,))
+                dict[str, Any](all_verbs()),
+                prog="b2t",
+                args=["--tyro-print-completion", "bash"],
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
         return SUCCESS
-    if not arguments or len(arguments) == 1 and first not in (verbs := verbs_of(WING_OF.get(first, ""))) and any(
-            name.startswith(f"{first} ") for name in verbs):
+    if not arguments or len(arguments) == 1 and has_parts(first):
         print_verbs(first)
         return SUCCESS if arguments != words else ERROR
     try:
@@ -1167,7 +1333,8 @@ def do(words: list[str]) -> int:
         except SystemExit:  # help was shown
             return SUCCESS
         model = getattr(verb, "model", None) or ""
-        if ".py:" in model:  # executes the file that the command line names, so that run folders can name it
+        if ".py:" in model:
+            # executes the file that the command line names, so that run folders can name it
             import_module("b2t_kit.models.model").model_class(model)
         return act(verb, quiet)
     except KitError as error:

@@ -30,7 +30,8 @@ class Speaks(ReadsRecordings):
     """recording day; default: the last one with this split"""
     trials: int | None = None  # only so many sentences of a recording
     pace: float = 1.0  # 1 is real time, 2 twice as fast, 0 as fast as it goes
-    say: Annotated[tuple[str, ...], UNSET] = ()  # sentences for a simulated participant, instead of a recording
+    # sentences for a simulated participant, instead of a recording
+    say: Annotated[tuple[str, ...], UNSET] = ()
     LIMITS = {"trials": (1, 10**6), "pace": (0, 100)}
 
 # %% ../../nbs/live/verbs.ipynb #14981bd6
@@ -84,10 +85,11 @@ class SendStream(Speaks):
 class Live(Speaks, ReadsRun, HasSettings):
     "Decode while somebody speaks: a recording in real time, a simulated participant, or a stream."
     run: OptionalRun = None  # run folder, or exported decoder; give this or --runs
-    # several run folders, such as those of several seeds, whose logits are averaged; as many as there is time for
+    # several run folders, such as those of several seeds, whose logits are averaged; as many as
+    # there is time for
     runs: RunFolders = ()
-    # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME[/MARKERS[/TEXT]] as in LSL, or
-    # redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
+    # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME[/MARKERS[/TEXT]]
+    # as in LSL, or redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
     source: Annotated[str | None, arg(metavar="SOURCE"), UNSET] = None
     # a sentence that will be said first: tells whether the channels come in the right order
     check_sentence: Annotated[str, arg(metavar="TEXT")] = ""
@@ -98,15 +100,18 @@ class Live(Speaks, ReadsRun, HasSettings):
     host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1"
     port: int = 8787  # port of the page; 0 takes any free one
     origin: Annotated[str, arg(metavar="URL")] = ""  # https://NAME[/PATH] of a proxy for the page
-    keep: OptionalFolder = None  # keep what is heard in a new folder: words, corrections, a transcript
+    # keep what is heard in a new folder: words, corrections, a transcript
+    keep: OptionalFolder = None
     keep_features: bool = False  # with --keep: keep the recording too
     lm: OptionalFile = None  # language model, as for b2t decode
-    lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
+    # additional words, one 'word PH PH ...' a line, possibly with a last SIL
+    lexicon: OptionalFile = None
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
     temperature: float | None = None  # divides the logits, as for b2t decode
-    # learn from sure words and from marked sentences; the next sentence is decoded with what was learned once more of
-    # its words are expected to be right, and one request brings back the decoder of the morning
+    # learn from sure words and from marked sentences; the next sentence is decoded with what was
+    # learned once more of its words are expected to be right, and one request brings back the
+    # decoder of the morning
     adapt: bool = False
     LIMITS = {"port": (0, 65_535), "temperature": TEMPERATURE}
 
