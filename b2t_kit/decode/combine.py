@@ -235,7 +235,7 @@ class AveragedRuns(TrainedSource):
         # of these runs, in any order
         digest = content_hash(sorted(run.decoder.digest for run in self.runs))
         folder = ensemble_folder([run.run for run in self.runs], "average", digest[:8])
-        return Network(folder, digest, any(run.decoder.settled for run in self.runs))
+        return Network(folder, digest, any(run.decoder.trained_on_val for run in self.runs))
 
     def in_split(self, split: str) -> "AveragedRuns":
         return AveragedRuns([replace(run, split=split) for run in self.runs])

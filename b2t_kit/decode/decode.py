@@ -250,7 +250,7 @@ class TrainedSource(LogitSource):
         missing = Calibration.lacking
         if calibration := read_calibration(network.folder, network.digest):
             return calibration
-        if network.settled:
+        if network.trained_on_val:
             return estimate_temperature(logits, "trials that were not in training")
         with suppress(KitError):  # there may be no validation recordings
             val = self.in_split("val")

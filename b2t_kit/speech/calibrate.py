@@ -347,7 +347,7 @@ class Network(NamedTuple):
 
     folder: Path  # of what is kept for them
     digest: str | None  # None: it is for any weights
-    settled: bool  # trained on the validation trials too: nothing can be fitted to them
+    trained_on_val: bool  # nothing can be fitted to the validation trials then
     origin: str = ""  # their name in reports
 
 # %% ../../nbs/speech/calibrate.ipynb #30135e5d
