@@ -89,19 +89,20 @@ def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
     )
 
 # %% ../nbs/cli.ipynb #d3a9f4c5
-def load(place: str) -> Callable[..., Any]:
-    "Import a function by its place in the kit, such as `publish.votes:combine_files`."
-    module, _, name = place.partition(":")
+def load(path: str) -> Callable[..., Any]:
+    "Import a function by its path in the kit, such as `publish.votes:combine_files`."
+    module, _, name = path.partition(":")
     return getattr(import_module(f"b2t_kit.{module}"), name)
 
 # %% ../nbs/cli.ipynb #06d2c7f8
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def options_of(place: str) -> Callable[[_Function], _Function]:
+def options_of(path: str) -> Callable[[_Function], _Function]:
     "Say which function gets the `**options` of the one that follows."
+
     def mark(function: _Function) -> _Function:
-        function.options_of = place  # type: ignore[attr-defined]
+        function.options_of = path  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -109,8 +110,8 @@ def options_of(place: str) -> Callable[[_Function], _Function]:
 # %% ../nbs/cli.ipynb #5e1c29d0
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     "Return the function that gets the `**options` of a function, if there is one, and itself."
-    place = getattr(function, "options_of", "")
-    return [*(functions_of(load(place)) if place else []), function]
+    path = getattr(function, "options_of", "")
+    return [*(functions_of(load(path)) if path else []), function]
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
@@ -136,7 +137,7 @@ def comments_of(function: Callable[..., Any]) -> dict[str, str]:
     return comments
 
 # %% ../nbs/cli.ipynb #5bc7b2e3
-PLACEHOLDERS = {  # name of a text -> what is written in its place; of any other path, FILE
+PLACEHOLDERS = {  # name of a text -> what is written instead of it; of any other path, FILE
     "cache_dir": "DIR",
     "data": "DIR",
     "folder": "DIR",
@@ -151,7 +152,7 @@ PLACEHOLDERS = {  # name of a text -> what is written in its place; of any other
 def option_type(
     parameter: Parameter,  # what its annotation says to tyro comes first
     comment: str = "",  # its help
-    placeholder: str = "",  # what is written in the place of its value
+    placeholder: str = "",  # what is written instead of its value
 ) -> Any:
     "Return the type of an option as tyro reads it."
     kind: Any = parameter.annotation
@@ -193,7 +194,7 @@ class Verb:
 @dataclass(frozen=True)
 class Call:
     "A verb that is one function, and where its command line differs from a call in Python."
-    # or its place in the kit, which is imported when the verb is called
+    # or its path in the kit, as for `load`, which is imported when the verb is called
     function: str | Callable[..., Any]
     about: str = ""  # what it does; by default the function says it
     positional: tuple[str, ...] = ()  # options that are given without their name
