@@ -554,7 +554,7 @@ class SpeechTask(RecordedTask):
         "Counts and hashes of the training and validation recordings, by session."
         return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
 
-    def circumstances(self) -> dict[str, Any]:
+    def run_environment(self) -> dict[str, Any]:
         "Return where the recordings lie."
         folders = [str(folder.resolve()) for folder in self.train.folders]
         return {"data": folders if len(folders) > 1 else folders[0]}

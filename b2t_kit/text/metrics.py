@@ -106,6 +106,11 @@ class Rate:
         "Return plain values for JSON; a missing interval is None."
         return {name: None if np.isnan(value) else value for name, value in vars(self).items()}
 
+    def as_words(self) -> dict[str, float | int | None]:
+        "Return the same by the names of a word error rate."
+        names = ("edits", "words", "wer", "wer_low", "wer_high")
+        return dict(zip(names, self.to_dict().values()))
+
     def __repr__(self) -> str:
         span = (
             "(no interval)"

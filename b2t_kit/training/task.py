@@ -163,7 +163,7 @@ class Task(Protocol):
 
     given: Mapping[str, Any] = {}  # what the command gave, for `--resume`
 
-    def circumstances(self) -> dict[str, Any]:
+    def run_environment(self) -> dict[str, Any]:
         "Return plain values for `resume.json`: options that a resumed run takes up and may change, such as folders."
         return dict(self.given)
 
