@@ -468,11 +468,11 @@ def test_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for what, change in {
             "a constant": lambda patch: patch.setattr(align, "SILENCE", 3),
             "a constant of another type": lambda patch: patch.setattr(align, "SILENCE", np.int32(align.SILENCE)),
-            "a function": lambda patch: patch.setattr(align, "combine", compiled(lambda a, b: a)),
+            "a function": lambda patch: patch.setattr(align, "log_add", compiled(lambda a, b: a)),
             "options of the compiler": lambda patch: patch.setattr("numba.config.BOUNDSCHECK", 1),
             "a version": lambda patch: patch.setattr("numba.__version__", "0"),
             "a called function of earlier constants": lambda patch: patch.setattr(
-                align.combine._cache, "compiled_from", {"other"}),
+                align.log_add._cache, "compiled_from", {"other"}),
             "a value without a name": lambda patch: patch.setattr(align, "SILENCE", [40])}.items():
         try:
             assert not changed(change), what

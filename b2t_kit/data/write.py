@@ -85,6 +85,32 @@ class NewFile(h5py.File):
             self.disk.close()
             self.partial.unlink(missing_ok=True)
 
+# %% ../../nbs/data/write.ipynb #5b0c7e91
+def _trial_fault(trial: Trial, session: str, first: Signal, labelled: bool) -> str:  # empty if it has none
+    "Return why a trial cannot be written beside others of a session, whose first one is of a signal."
+    signal = trial.signal
+    features = trial.features
+    if signal != first:
+        return f"{signal}, but the file begins with {first}"
+    wanted = f"(bins, {signal.num_features}) float32"
+    has_columns = features.ndim == 2 and features.shape[1] == signal.num_features
+    if not has_columns or features.dtype != np.float32:
+        return f"features must be {wanted}, not {features.shape} {features.dtype}"
+    if trial.session != session:
+        return f"session is '{trial.session}', but the folder is '{session}'"
+    if not labelled:
+        return ""
+    labels = [] if trial.labels is None or trial.sentence is None else list(trial.labels)
+    if not 0 < len(labels) <= LABEL_WIDTH or min(labels) < 1 or max(labels) > signal.num_labels:
+        return (
+            f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {signal.num_labels}, are "
+            "needed"
+        )
+    length = len(trial.sentence or "")
+    if length > LABEL_WIDTH:
+        return f"the sentence has {length} characters, more than {LABEL_WIDTH}"
+    return ""
+
 # %% ../../nbs/data/write.ipynb #974ddb6a
 class SessionWriter(AbstractContextManager):
     "Write one session's trials of one split; the file gets its name at the end of the block."
@@ -133,32 +159,6 @@ class SessionWriter(AbstractContextManager):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.file.__exit__(kind, error, trace)
-
-
-def _trial_fault(trial: Trial, session: str, first: Signal, labelled: bool) -> str:  # empty if it has none
-    "Return why a trial cannot be written beside others of a session, whose first one is of a signal."
-    signal = trial.signal
-    features = trial.features
-    if signal != first:
-        return f"{signal}, but the file begins with {first}"
-    wanted = f"(bins, {signal.num_features}) float32"
-    has_columns = features.ndim == 2 and features.shape[1] == signal.num_features
-    if not has_columns or features.dtype != np.float32:
-        return f"features must be {wanted}, not {features.shape} {features.dtype}"
-    if trial.session != session:
-        return f"session is '{trial.session}', but the folder is '{session}'"
-    if not labelled:
-        return ""
-    labels = [] if trial.labels is None or trial.sentence is None else list(trial.labels)
-    if not 0 < len(labels) <= LABEL_WIDTH or min(labels) < 1 or max(labels) > signal.num_labels:
-        return (
-            f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {signal.num_labels}, are "
-            "needed"
-        )
-    length = len(trial.sentence or "")
-    if length > LABEL_WIDTH:
-        return f"the sentence has {length} characters, more than {LABEL_WIDTH}"
-    return ""
 
 # %% ../../nbs/data/write.ipynb #32e0aa21
 def tiny_recordings(

@@ -28,7 +28,7 @@ from ..core.errors import KitError
 from ..core.files import read_text
 from ..core.program import report_progress
 from ..core.settings import check_bounds, number_in, to_dict
-from .align import add_quiet, combine, forced_align, pronunciation_arrays
+from .align import add_quiet, forced_align, log_add, pronunciation_arrays
 from .files import Hypothesis, check_logits, with_confidences
 from ..lexicon.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..lexicon.lexicon import Lexicon, Trie, build_trie, check_word
@@ -179,8 +179,8 @@ def _add_paths(candidates: Candidates, history: int, code: int, blank: float, la
     while candidates.slots[index].frame == candidates.state[1]:
         entry = candidates.rows[candidates.slots[index].row]
         if entry.history == history and entry.code == code:
-            entry.blank = combine(entry.blank, blank)
-            entry.label = combine(entry.label, label)
+            entry.blank = log_add(entry.blank, blank)
+            entry.label = log_add(entry.label, label)
             return
         index = (index + np.uint64(1)) & mask
     number = candidates.state[0]
@@ -289,7 +289,7 @@ def wait(
     history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates
 ) -> None:
     "Stay between words for one more frame."
-    quiet = combine(row[BLANK], row[SILENCE])
+    quiet = log_add(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
         _add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + quiet)
     else:
@@ -335,7 +335,7 @@ def keep(
     for number in range(count):
         prefix = candidates.rows[number]
         history = histories.rows[prefix.history]
-        mass = combine(prefix.blank, prefix.label)
+        mass = log_add(prefix.blank, prefix.label)
         score[number] = limits.scale * mass + history.language + limits.bonus * history.length
         score[number] += trie.lookahead[max(prefix.code - SILENCE, 0)]
         best = number if score[number] > score[best] else best
@@ -382,7 +382,7 @@ def advance(
             prefix = beam.rows[number]
             history = np.int64(prefix.history)
             code = np.int64(prefix.code)
-            total = combine(prefix.blank, prefix.label)
+            total = log_add(prefix.blank, prefix.label)
             if code > SILENCE:
                 node = code - SILENCE
                 repeat = prefix.blank
@@ -448,7 +448,7 @@ def complete_sentences(beam: Beam) -> dict[int, float]:
     for prefix in rows[rows["code"] <= SILENCE]:
         history = int(prefix["history"])
         mass = float(prefix["label"])
-        scores[history] = combine(scores.get(history, -math.inf), mass)
+        scores[history] = log_add(scores.get(history, -math.inf), mass)
     return scores
 
 # %% ../../nbs/decode/search.ipynb #f645b78b

@@ -291,7 +291,7 @@ def trained_days(recordings: Recordings, holdout: Sequence[str]) -> list[str]:
     return [day for day in sessions if day not in excluded]
 
 # %% ../../nbs/speech/task.ipynb #b7db08c3
-def _check_days(recordings: Recordings) -> None:
+def _check_trainable(recordings: Recordings) -> None:
     "Raise `KitError` without trials or labels, for several label sets, and for a session in two folders."
     owners: dict[str, Path] = {}
     for info in recordings.infos:
@@ -427,7 +427,7 @@ class RecordedTask(NetworkTask):
             for info in self.train.infos
             if info.session in self.trained and not info.quarantine
         ]
-        _check_days(self.train)
+        _check_trainable(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
             self.train.add(self.val)
