@@ -51,7 +51,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def legible(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A legible day, a run whose step was not chosen, two language models, and a large one, which no test changes."""
+    """A legible day, a run whose step was not chosen, two language models, and a large one.
+
+    No test changes them."""
     from b2t_kit.cli import main
     from test_words import SAID, legible_day, train_legible
     from tiny_models import write_causal

@@ -112,22 +112,26 @@ def at_a_quota(run: Path, straight: Path) -> list[str]:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with pytest.raises(KitError) as refused:
-            limited = disturbed_at_33(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1])))
+            limit = (100_000, before[1])
+            limited = disturbed_at_33(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
             train(limited, toy_config(), run, quiet=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     message = str(refused.value)
-    assert message.startswith(f"{checkpoint_path(run, 40)}: the checkpoint could not be written (Error while serializing: I/O "
-                              "error: File too large") and message.endswith("checkpoints kept: 0, 20")
-    assert best_checkpoint(run) == checkpoint_path(run, 20) and checkpoint_fault(checkpoint_path(run, 20)) == ""
+    path, kept = checkpoint_path(run, 40), checkpoint_path(run, 20)
+    reason = "Error while serializing: I/O error: File too large"
+    assert message.startswith(f"{path}: the checkpoint could not be written ({reason}")
+    assert message.endswith("checkpoints kept: 0, 20")
+    assert best_checkpoint(run) == kept and checkpoint_fault(kept) == ""
     assert sorted(os.listdir(run / "checkpoints")) == ["00000000", "00000020"]
     return [f"{run}, from step 20 to 60"]
 
 
 def by_a_signal(run: Path, straight: Path) -> list[str]:
     """It saves its step first."""
-    stopped = train(disturbed_at_33(lambda: os.kill(os.getpid(), signal.SIGTERM)), toy_config(), run, quiet=True)
+    signalled = disturbed_at_33(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = train(signalled, toy_config(), run, quiet=True)
     assert (stopped.stopped, stopped.step) == ("SIGTERM", newest(run)) and 32 <= stopped.step < 40
     return [f"{run}, from step {stopped.step} to 60"]
 
@@ -141,14 +145,17 @@ def with_damage(name: str) -> Callable[[Path, Path], list[str]]:
     return stop
 
 
-STOPS = {"a quota": at_a_quota, "a signal": by_a_signal}  # how -> stops a run; returns what is printed when it goes on
+# how -> stops a run, and returns what is printed when it goes on
+STOPS = {"a quota": at_a_quota, "a signal": by_a_signal}
 STOPS |= {f"a truncated {name}": with_damage(name)
           for name in ("model.safetensors", "optimizer.safetensors", "state.json", ".complete")}
 
 
 @pytest.mark.parametrize("how", [
     pytest.param(how, marks=pytest.mark.first_tier) if "truncated" in how else how for how in STOPS])
-def test_a_stopped_run_ends_as_one_that_was_never_stopped(how: str, tmp_path: Path, straight: Path, capsys) -> None:
+def test_a_stopped_run_ends_as_one_that_was_never_stopped(
+    how: str, tmp_path: Path, straight: Path, capsys: pytest.CaptureFixture
+) -> None:
     """With the same bits, and each validation once."""
     run = tmp_path / "run"
     expected = STOPS[how](run, straight)

@@ -40,7 +40,8 @@ def legible_day(root: Path, **trials: int) -> Path:
 
 def train_legible(data: Path, out: Path, words: str = "") -> None:
     """A decoder that has learned some of the words of a legible day."""
-    command = f"train --config linear --steps 40 --warmup-steps 2 --lr 0.02 --device cpu --data {data} --out {out} {words}"
+    settings = "--config linear --steps 40 --warmup-steps 2 --lr 0.02 --device cpu"
+    command = f"train {settings} --data {data} --out {out} {words}"
     assert main(command.split()) == 0, command
 
 
