@@ -693,7 +693,7 @@ class FrameStream:
 
 # %% ../../nbs/decode/search.ipynb #a2f2f3e4
 class Stream(FrameStream):
-    "Decodes one trial while its frames arrive."
+    "A search that also says what it has so far: the best sentence, what competes, and whether it ends here."
 
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."

@@ -529,7 +529,7 @@ def batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
 class SpeechTask(RecordedTask):
-    "Decode phonemes from the recordings in a folder, or in several."
+    "Decode phonemes from recordings: what a run writes down of the task, its plan, and validation."
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
