@@ -48,7 +48,8 @@ def begin(run: Path) -> int:
     process = os.fork()
     if not process:
         try:
-            train(ToyTask(hidden=64), OFTEN, run, resume=run.exists(), quiet=True)  # its dropout is 0.2
+            begun = (run / "config.json").exists()  # a kill before that leaves nothing to resume
+            train(ToyTask(hidden=64), OFTEN, run, resume=begun, quiet=True)  # its dropout is 0.2
             os._exit(0)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
