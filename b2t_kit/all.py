@@ -43,11 +43,11 @@ def __getattr__(name: str) -> Any:
     "Import a name when it is first used."
     if name not in EXPORTS:
         raise AttributeError(f"b2t_kit.all has no name '{name}'; it has {', '.join(__dir__())}")
-    place, attribute = EXPORTS[name]
-    module = wing(*place.split("."))
+    path, attribute = EXPORTS[name]
+    module = wing(*path.split("."))
     if module is None:
         raise AttributeError(
-            f"b2t_kit.all has no '{name}': the folder b2t_kit/{place.split('.')[0]} is left out "
+            f"b2t_kit.all has no '{name}': the folder b2t_kit/{path.split('.')[0]} is left out "
             "here"
         )
     return getattr(module, attribute)

@@ -49,6 +49,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
 
 
+@pytest.fixture(scope="session")
+def legible(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A legible day, a run whose step was not chosen, two language models, and a large one.
+
+    No test changes them."""
+    from b2t_kit.cli import main
+    from test_words import SAID, legible_day, train_legible
+    from tiny_models import write_causal
+
+    folder = tmp_path_factory.mktemp("legible")
+    data = legible_day(folder / "data", train=8, val=4, test=4)
+    train_legible(data, folder / "run", "--eval-every 0")
+    said = [*SAID, "we can hear you now"] * 3
+    for name, more in {"model": 1, "other": 40}.items():
+        text = folder / f"{name}.txt"
+        text.write_text("\n".join(said + ["bring me the family now"] * more))
+        assert main(["lm", "build", str(text), "--out", str(folder / f"{name}.b2tlm")]) == 0
+    write_causal(folder / "causal")
+    return folder
+
+
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """A command that must fail: its one error line. The status is 2, and nothing in the current folder changes."""

@@ -44,8 +44,7 @@ from b2t_kit.speech.logits import logits_key
 from b2t_kit.speech.evaluate import results_folder
 from b2t_kit.lexicon.lexicon import own_words
 from b2t_kit.training.checkpoint import best_checkpoint
-from test_words import DAY, SAID, legible_day
-from tiny_models import write_causal
+from test_words import DAY, train_legible
 
 pytestmark = pytest.mark.second_tier
 
@@ -65,19 +64,14 @@ def run(command: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    "A day of recordings, two runs of one name and step, two language models, and a large one."
-    folder = tmp_path_factory.mktemp("caches")
-    legible_day(folder / "data", train=8, val=4, test=4)
-    for seed in (1, 2):
-        assert run(f"train --config linear --steps 40 --warmup-steps 2 --lr 0.02 --eval-every 0 {CPU} --data {folder}/data "
-                   f"--out {folder}/{seed}/run --seed {seed}") == 0
-    for name, more in {"model": 1, "other": 40}.items():
-        (folder / "text.txt").write_text("\n".join([*SAID, "we can hear you now"] * 3 + ["bring me the family now"] * more))
-        assert run(f"lm build {folder}/text.txt --out {folder}/{name}.b2tlm") == 0
+def good(legible: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    "A legible day, two runs of one name and step, and words of one's own."
+    folder = shutil.copytree(legible, tmp_path_factory.mktemp("caches") / "good")
+    (folder / "1").mkdir()
+    (folder / "run").rename(folder / "1/run")
+    train_legible(folder / "data", folder / "2/run", "--eval-every 0 --seed 2")
     (folder / "words.txt").write_text("family F AE M L IY\n")
     (folder / "names.txt").write_text("wojciechowski\n")
-    write_causal(folder / "causal")
     return folder
 
 
@@ -474,11 +468,11 @@ def test_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for what, change in {
             "a constant": lambda patch: patch.setattr(align, "SILENCE", 3),
             "a constant of another type": lambda patch: patch.setattr(align, "SILENCE", np.int32(align.SILENCE)),
-            "a function": lambda patch: patch.setattr(align, "combine", compiled(lambda a, b: a)),
+            "a function": lambda patch: patch.setattr(align, "log_add", compiled(lambda a, b: a)),
             "options of the compiler": lambda patch: patch.setattr("numba.config.BOUNDSCHECK", 1),
             "a version": lambda patch: patch.setattr("numba.__version__", "0"),
             "a called function of earlier constants": lambda patch: patch.setattr(
-                align.combine._cache, "compiled_from", {"other"}),
+                align.log_add._cache, "compiled_from", {"other"}),
             "a value without a name": lambda patch: patch.setattr(align, "SILENCE", [40])}.items():
         try:
             assert not changed(change), what

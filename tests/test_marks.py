@@ -1,5 +1,6 @@
 """A score of trials on which something was chosen says so wherever it is shown; of other trials, nothing is said."""
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -8,8 +9,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core.files import load_json
 from b2t_kit.decode.files import read_nbest
-from tiny_models import write_causal
-from test_words import DAY, SAID, legible_day
+from test_words import DAY, train_legible
 
 pytestmark = pytest.mark.second_tier
 
@@ -21,16 +21,11 @@ EVAL = "eval --run run --data data --device cpu"
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    "A day of recordings, a run whose best step was chosen, one without that choice, a language model, and a large one."
-    folder = tmp_path_factory.mktemp("marks")
-    data = legible_day(folder / "data", train=8, val=4, test=4)
-    for name, every in {"run": "20", "other": "0"}.items():
-        assert main(f"train --config linear --steps 40 --warmup-steps 2 --lr 0.02 --device cpu --data {data} "
-                    f"--out {folder / name} --eval-every {every}".split()) == 0
-    (folder / "text.txt").write_text("\n".join([*SAID, "we can hear you now"] * 3))
-    assert main(["lm", "build", str(folder / "text.txt"), "--out", str(folder / "model.b2tlm")]) == 0
-    write_causal(folder / "causal")
+def good(legible: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    "A legible day, a run whose best step was chosen, and one without that choice."
+    folder = shutil.copytree(legible, tmp_path_factory.mktemp("marks") / "good")
+    (folder / "run").rename(folder / "other")
+    train_legible(folder / "data", folder / "run", "--eval-every 20")
     return folder
 
 

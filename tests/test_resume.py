@@ -48,7 +48,8 @@ def begin(run: Path) -> int:
     process = os.fork()
     if not process:
         try:
-            train(ToyTask(hidden=64), OFTEN, run, resume=run.exists(), quiet=True)  # its dropout is 0.2
+            begun = (run / "config.json").exists()  # a kill before that leaves nothing to resume
+            train(ToyTask(hidden=64), OFTEN, run, resume=begun, quiet=True)  # its dropout is 0.2
             os._exit(0)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -106,36 +107,62 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
     assert len({one["from"] for one in tries}) >= 8  # they went on from different steps
 
 
-def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
-    """A quota is reached at step 33: like a full disk, but without privileges. What was saved stays, and is resumed."""
-    run, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+def at_a_quota(run: Path, straight: Path) -> list[str]:
+    """It is reached at step 33: like a full disk, but without privileges. What was saved stays."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with pytest.raises(KitError) as refused:
-            limited = disturbed_at_33(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1])))
+            limit = (100_000, before[1])
+            limited = disturbed_at_33(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
             train(limited, toy_config(), run, quiet=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     message = str(refused.value)
-    assert message.startswith(f"{checkpoint_path(run, 40)}: the checkpoint could not be written (Error while serializing: I/O "
-                              "error: File too large") and message.endswith("checkpoints kept: 0, 20")
-    assert best_checkpoint(run) == checkpoint_path(run, 20) and checkpoint_fault(checkpoint_path(run, 20)) == ""
+    path, kept = checkpoint_path(run, 40), checkpoint_path(run, 20)
+    reason = "Error while serializing: I/O error: File too large"
+    assert message.startswith(f"{path}: the checkpoint could not be written ({reason}")
+    assert message.endswith("checkpoints kept: 0, 20")
+    assert best_checkpoint(run) == kept and checkpoint_fault(kept) == ""
     assert sorted(os.listdir(run / "checkpoints")) == ["00000000", "00000020"]
-    train(ToyTask(**BIG), toy_config(), run, resume=True, quiet=True)
-    assert bits(run) == bits(straight)
+    return [f"{run}, from step 20 to 60"]
 
 
-@pytest.mark.first_tier
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", ".complete"])
-def test_truncated_checkpoint(name: str, tmp_path: Path, straight: Path, capsys) -> None:
+def by_a_signal(run: Path, straight: Path) -> list[str]:
+    """It saves its step first."""
+    signalled = disturbed_at_33(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = train(signalled, toy_config(), run, quiet=True)
+    assert (stopped.stopped, stopped.step) == ("SIGTERM", newest(run)) and 32 <= stopped.step < 40
+    return [f"{run}, from step {stopped.step} to 60"]
+
+
+def with_damage(name: str) -> Callable[[Path, Path], list[str]]:
     """A truncated newest checkpoint is named, and the run resumes from the one before."""
-    run = shutil.copytree(straight, tmp_path / "run")
-    os.truncate(checkpoint_path(run, 60) / name, 30)
+    def stop(run: Path, straight: Path) -> list[str]:
+        shutil.copytree(straight, run)
+        os.truncate(checkpoint_path(run, 60) / name, 30)
+        return [f"{checkpoint_path(run, 60)}: damaged ({name} ", f"{run}, from step 40 to 60"]
+    return stop
+
+
+# how -> stops a run, and returns what is printed when it goes on
+STOPS = {"a quota": at_a_quota, "a signal": by_a_signal}
+STOPS |= {f"a truncated {name}": with_damage(name)
+          for name in ("model.safetensors", "optimizer.safetensors", "state.json", ".complete")}
+
+
+@pytest.mark.parametrize("how", [
+    pytest.param(how, marks=pytest.mark.first_tier) if "truncated" in how else how for how in STOPS])
+def test_a_stopped_run_ends_as_one_that_was_never_stopped(
+    how: str, tmp_path: Path, straight: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """With the same bits, and each validation once."""
+    run = tmp_path / "run"
+    expected = STOPS[how](run, straight)
     train(ToyTask(**BIG), toy_config(), run, resume=True)
     said = capsys.readouterr().out
-    assert f"{checkpoint_path(run, 60)}: damaged ({name} " in said
-    assert f"{run}, from step 40 to 60" in said
+    assert all(line in said for line in expected), said
     assert checkpoint_fault(checkpoint_path(run, 60)) == ""
     assert bits(run) == bits(straight)
     assert [row["step"] for row in read_metrics(run) if row["kind"] == "eval"] == [20, 40, 60]

@@ -38,6 +38,13 @@ def legible_day(root: Path, **trials: int) -> Path:
     return root
 
 
+def train_legible(data: Path, out: Path, words: str = "") -> None:
+    """A decoder that has learned some of the words of a legible day."""
+    settings = "--config linear --steps 40 --warmup-steps 2 --lr 0.02 --device cpu"
+    command = f"train {settings} --data {data} --out {out} {words}"
+    assert main(command.split()) == 0, command
+
+
 def test_the_best_checkpoint_has_the_fewest_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     "Each validation reports `wer`; the best checkpoint is marked, kept and used. Without a language model nothing begins."
     data, run = legible_day(tmp_path / "hdf5_data_final", train=16, val=4, test=1), tmp_path / "run"

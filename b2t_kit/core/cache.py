@@ -170,7 +170,8 @@ def stored_key(
     names: Sequence[str] = (),  # of the files that must be there; none: those of the note
 ) -> dict[str, Any] | None:  # None if there is no note, or a file is not as it was written
     "Return the key that kept files were computed from."
-    path, note = Path(path), note_of(path)
+    path = Path(path)
+    note = note_of(path)
     with suppress(KitError, OSError, KeyError):
         filenames = names or [path.name, *note["files"]]
         if all(

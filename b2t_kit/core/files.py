@@ -117,9 +117,10 @@ def remove_leftovers(path: Path) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-                shutil.rmtree(
-                    entry
-                ) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
 
 # %% ../../nbs/core/files.ipynb #b34d8e4a
 _locked: dict[Path, int] = {}  # lock files that this process holds -> thread
@@ -248,11 +249,12 @@ def known_mistake(path: Path) -> str:
                 "is the folder of a search graph; search with an n-gram model: give its .arpa, or "
                 "KenLM's .bin"
             )
-        adapter = (path / "adapter_config.json").exists() and not (path / "config.json").exists()
-        return (
-            "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, "
-            "save_pretrained)" * adapter
-        )
+        if (path / "adapter_config.json").exists() and not (path / "config.json").exists():
+            return (
+                "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, "
+                "save_pretrained)"
+            )
+        return ""
     # their readers say how
     damaged = OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError
     with suppress(*damaged), open(path, "rb") as file:
@@ -415,7 +417,8 @@ def check_target(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     for source in inputs:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
             raise KitError(f"{path}: is also read, and would be overwritten; choose another name")
-    path, folder = Path(path), existing(Path(path).absolute().parent)
+    path = Path(path)
+    folder = existing(path.absolute().parent)
     if os.path.exists(path) and not os.path.isfile(path):
         raise KitError(f"{path}: is not a plain file; choose another name")
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):

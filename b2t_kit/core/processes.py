@@ -38,9 +38,8 @@ class Rank:
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
     "Return this process's place, from the launcher's variables."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(
-        environment
-    ) and "RANK" not in environment:
+    by_accelerate = {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment)
+    if by_accelerate and "RANK" not in environment:
         raise KitError(
             "accelerate launch started this process alone, though it was asked for several: "
             "without GPUs it connects none; on one machine start with: torchrun --standalone "
@@ -127,7 +126,8 @@ def join(
             ) from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
         raise KitError(f"{process}: {keeper} did not answer at {host}:{port} {period}") from error
-    _MEETING[:], store = [meeting], dist.PrefixStore(purpose, meeting)
+    _MEETING[:] = [meeting]
+    store = dist.PrefixStore(purpose, meeting)
     missing = list(range(place.world))
     deadline = time.monotonic() + timeout
     try:

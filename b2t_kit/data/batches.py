@@ -24,17 +24,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..core.cache import cache_file, content_hash
 from ..core.errors import KitError
-from ..core.settings import check_bounds
-from ..core.files import check_writable, free_bytes
-from ..core.cache import content_hash, cache_file
-from ..core.random import fold_seed
-from ..core.program import gib
-from ..core.program import memory
-from ..core.random import normals, uniforms
-from ..core.files import regular_file, written_aside
-from .dataset import MAX_BINS, Fault, Recordings, trial_digests
+from ..core.files import check_writable, free_bytes, regular_file, written_aside
 from ..core.frames import Frames, needed_frames
+from ..core.program import free_memory, gib, memory
+from ..core.random import fold_seed, normals, uniforms
+from ..core.settings import check_bounds
+from .dataset import MAX_BINS, Fault, Recordings, trial_digests
 
 # %% ../../nbs/data/batches.ipynb #abb9df42
 @dataclass(frozen=True)
@@ -519,7 +516,7 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
 # %% ../../nbs/data/batches.ipynb #56610a6a
 def check_prefetch(config: BatchConfig, size: int) -> None:  # bytes of the steps that are prepared
     "Check that the host has room for the batches that are prepared ahead."
-    free = memory()[1]
+    free = free_memory()
     if size > free:
         raise KitError(
             f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take "

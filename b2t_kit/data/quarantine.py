@@ -200,9 +200,10 @@ class Quarantine:
             }
             if sets := (sets | self.days.get(day, set())) - {dataset}:
                 is_listed = sentence and normalise(sentence, True) in self.sentences.get(day, ())
+                which = ", this one among them" if is_listed else ""
                 return (
                     f"{'.'.join(day)} is a day of which {' and '.join(sorted(sets))} holds out "
-                    "sentences" + ", this one among them" * bool(is_listed)
+                    f"sentences{which}"
                 )
         return ""
 

@@ -85,6 +85,32 @@ class NewFile(h5py.File):
             self.disk.close()
             self.partial.unlink(missing_ok=True)
 
+# %% ../../nbs/data/write.ipynb #5b0c7e91
+def _trial_fault(trial: Trial, session: str, first: Signal, labelled: bool) -> str:  # empty if it has none
+    "Return why a trial cannot be written beside others of a session, whose first one is of a signal."
+    signal = trial.signal
+    features = trial.features
+    if signal != first:
+        return f"{signal}, but the file begins with {first}"
+    wanted = f"(bins, {signal.num_features}) float32"
+    has_columns = features.ndim == 2 and features.shape[1] == signal.num_features
+    if not has_columns or features.dtype != np.float32:
+        return f"features must be {wanted}, not {features.shape} {features.dtype}"
+    if trial.session != session:
+        return f"session is '{trial.session}', but the folder is '{session}'"
+    if not labelled:
+        return ""
+    labels = [] if trial.labels is None or trial.sentence is None else list(trial.labels)
+    if not 0 < len(labels) <= LABEL_WIDTH or min(labels) < 1 or max(labels) > signal.num_labels:
+        return (
+            f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {signal.num_labels}, are "
+            "needed"
+        )
+    length = len(trial.sentence or "")
+    if length > LABEL_WIDTH:
+        return f"the sentence has {length} characters, more than {LABEL_WIDTH}"
+    return ""
+
 # %% ../../nbs/data/write.ipynb #974ddb6a
 class SessionWriter(AbstractContextManager):
     "Write one session's trials of one split; the file gets its name at the end of the block."
@@ -106,57 +132,28 @@ class SessionWriter(AbstractContextManager):
 
     def write(self, trial: Trial) -> None:
         "Append a trial, under the next number."
-        self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
+        self.signal = self.signal or trial.signal
         labelled = self.split != "test"
-        session = self.path.parent.name
-        num_labels = signal.num_labels
-        problem = ""
-        labels = np.empty(0, np.int64)
-        sentence = ""
-        if labelled and trial.labels is not None and trial.sentence is not None:
-            labels = trial.labels
-            sentence = trial.sentence
-        if signal != self.signal:
-            problem = f"{signal}, but the file begins with {self.signal}"
-        elif (
-            features.ndim != 2
-            or features.shape[1] != signal.num_features
-            or features.dtype != np.float32
-        ):
-            shape = f"{features.shape} {features.dtype}"
-            problem = f"features must be (bins, {signal.num_features}) float32, not {shape}"
-        elif trial.session != session:
-            problem = f"session is '{trial.session}', but the folder is '{session}'"
-        elif labelled and not (
-            0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= num_labels
-        ):
-            problem = (
-                f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {num_labels}, are needed"
-            )
-        elif len(sentence) > LABEL_WIDTH:
-            problem = f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
-        if problem:
-            raise KitError(f"{self.path}: trial {trial.block}/{trial.number}: {problem}")
-        if self.count == 0 and vars(signal) != vars(T15):  # the order of columns counts too
-            self.file.attrs.update(vars(signal))
+        if fault := _trial_fault(trial, self.path.parent.name, self.signal, labelled):
+            raise KitError(f"{self.path}: trial {trial.block}/{trial.number}: {fault}")
+        if self.count == 0 and vars(trial.signal) != vars(T15):  # the order of columns counts too
+            self.file.attrs.update(vars(trial.signal))
         group = self.file.create_group(f"trial_{self.count:04d}")
-        group.create_dataset("input_features", data=np.ascontiguousarray(features))
-        group.attrs["n_time_steps"] = len(features)
+        group.create_dataset("input_features", data=np.ascontiguousarray(trial.features))
+        group.attrs["n_time_steps"] = len(trial.features)
         group.attrs["session"] = trial.session
         group.attrs["block_num"] = trial.block
         group.attrs["trial_num"] = trial.number
         if trial.quarantine:
             group.attrs["quarantine"] = trial.quarantine
-        if labelled:
-            for name, values in (
-                ("seq_class_ids", labels),
-                ("transcription", [ord(letter) for letter in sentence]),
-            ):
+        if labelled and trial.labels is not None and trial.sentence is not None:
+            codes = [ord(letter) for letter in trial.sentence]
+            for name, values in (("seq_class_ids", trial.labels), ("transcription", codes)):
                 padded = np.zeros(LABEL_WIDTH, np.int32)
-                padded[:len(values)] = values
+                padded[: len(values)] = values
                 group.create_dataset(name, data=padded)
-            group.attrs["seq_len"] = len(labels)
-            group.attrs["sentence_label"] = sentence
+            group.attrs["seq_len"] = len(trial.labels)
+            group.attrs["sentence_label"] = trial.sentence
         self.file.check()
         self.count += 1
 

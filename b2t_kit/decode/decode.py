@@ -10,7 +10,6 @@ __all__ = ['undecodable', 'SplitLogits', 'read_split', 'LogitSource', 'with_refe
 # %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
 import io
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -250,7 +249,7 @@ class TrainedSource(LogitSource):
         missing = Calibration.lacking
         if calibration := read_calibration(network.folder, network.digest):
             return calibration
-        if network.settled:
+        if network.trained_on_val:
             return estimate_temperature(logits, "trials that were not in training")
         with suppress(KitError):  # there may be no validation recordings
             val = self.in_split("val")
@@ -395,14 +394,7 @@ class Sentences:
         "Return the content of result.json."
         facts: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
-            facts |= {
-                "edits": self.wer.edits,
-                "words": self.wer.total,
-                "wer": self.wer.rate,
-                "wer_low": None if math.isnan(self.wer.low) else self.wer.low,
-                "wer_high": None if math.isnan(self.wer.high) else self.wer.high,
-                "marks": plain_marks(self.marks),
-            }
+            facts |= {**self.wer.as_words(), "marks": plain_marks(self.marks)}
         extra = {
             "cer": self.cer,
             "language_model": self.words,

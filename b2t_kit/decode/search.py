@@ -25,14 +25,14 @@ import numpy as np
 
 from ..core.compiled import compiled
 from ..core.errors import KitError
-from ..core.settings import check_bounds, number_in, to_dict
 from ..core.files import read_text
 from ..core.program import report_progress
-from .align import combine, forced_align, pronunciation_arrays, add_quiet
+from ..core.settings import check_bounds, number_in, to_dict
+from .align import add_quiet, forced_align, log_add, pronunciation_arrays
 from .files import Hypothesis, check_logits, with_confidences
-from ..lm.model import LanguageModel, follow, sentence_scores
 from ..lexicon.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..lexicon.lexicon import Lexicon, Trie, build_trie, check_word
+from ..lm.model import LanguageModel, follow, sentence_scores
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, plain_typography
 
 # %% ../../nbs/decode/search.ipynb #dfc6c2b4
@@ -179,8 +179,8 @@ def _add_paths(candidates: Candidates, history: int, code: int, blank: float, la
     while candidates.slots[index].frame == candidates.state[1]:
         entry = candidates.rows[candidates.slots[index].row]
         if entry.history == history and entry.code == code:
-            entry.blank = combine(entry.blank, blank)
-            entry.label = combine(entry.label, label)
+            entry.blank = log_add(entry.blank, blank)
+            entry.label = log_add(entry.label, label)
             return
         index = (index + np.uint64(1)) & mask
     number = candidates.state[0]
@@ -202,10 +202,8 @@ MODEL_WORD = np.dtype(
     [
         ("number", np.int64),  # the language model's number of the word
         ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
-        (
-            "most",
-            np.float64,
-        ),  # the same for a hotword that the model does not know; infinity for all other words
+        # the same for a hotword that the model does not know; infinity for all other words
+        ("most", np.float64),
         ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
         ("alone", np.float64),  # ln P without context, with all of these
     ],
@@ -291,7 +289,7 @@ def wait(
     history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates
 ) -> None:
     "Stay between words for one more frame."
-    quiet = combine(row[BLANK], row[SILENCE])
+    quiet = log_add(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
         _add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + quiet)
     else:
@@ -337,7 +335,7 @@ def keep(
     for number in range(count):
         prefix = candidates.rows[number]
         history = histories.rows[prefix.history]
-        mass = combine(prefix.blank, prefix.label)
+        mass = log_add(prefix.blank, prefix.label)
         score[number] = limits.scale * mass + history.language + limits.bonus * history.length
         score[number] += trie.lookahead[max(prefix.code - SILENCE, 0)]
         best = number if score[number] > score[best] else best
@@ -384,7 +382,7 @@ def advance(
             prefix = beam.rows[number]
             history = np.int64(prefix.history)
             code = np.int64(prefix.code)
-            total = combine(prefix.blank, prefix.label)
+            total = log_add(prefix.blank, prefix.label)
             if code > SILENCE:
                 node = code - SILENCE
                 repeat = prefix.blank
@@ -450,7 +448,7 @@ def complete_sentences(beam: Beam) -> dict[int, float]:
     for prefix in rows[rows["code"] <= SILENCE]:
         history = int(prefix["history"])
         mass = float(prefix["label"])
-        scores[history] = combine(scores.get(history, -math.inf), mass)
+        scores[history] = log_add(scores.get(history, -math.inf), mass)
     return scores
 
 # %% ../../nbs/decode/search.ipynb #f645b78b
@@ -582,9 +580,9 @@ def _model_words(
 ) -> np.ndarray:
     "Return how the language model sees the words of a lexicon that has the hotwords: (words,) MODEL_WORD."
     entries = np.zeros(len(lexicon), MODEL_WORD)
-    entries['number'] = model.numbers(lexicon.words)
-    entries['least'] = -np.inf
-    entries['most'] = np.inf
+    entries["number"] = model.numbers(lexicon.words)
+    entries["least"] = -np.inf
+    entries["most"] = np.inf
     unigrams = model.unigrams[entries["number"]]
     if hotwords:
         in_model = entries["number"] > 0
@@ -593,8 +591,8 @@ def _model_words(
         )
         for hotword in hotwords:
             row = entries[lexicon.ids[hotword.word]]
-            row['least'] = average
-            row['boost'] = hotword.boost
+            row["least"] = average
+            row["boost"] = hotword.boost
             row["most"] = np.inf if row["number"] > 0 else average
     entries["alone"] = np.clip(unigrams, entries["least"], entries["most"]) + entries["boost"]
     return entries
@@ -695,7 +693,7 @@ class FrameStream:
 
 # %% ../../nbs/decode/search.ipynb #a2f2f3e4
 class Stream(FrameStream):
-    "Decodes one trial while its frames arrive."
+    "A search that also says what it has so far: the best sentence, what competes, and whether it ends here."
 
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."
@@ -788,7 +786,6 @@ class BeamSearch:
         hypotheses = self.decode(logits)
         return hypotheses[0].sentence if hypotheses else ""
 
-
     def decode_each(
         self, trials: Iterable[np.ndarray], threads: int = 0
     ) -> Iterator[list[Hypothesis]]:
@@ -815,7 +812,6 @@ class BeamSearch:
         return [
             history_words(stream.histories, history) for history in stream.best(self.config.n_best)
         ]
-
 
     def scored(
         self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]

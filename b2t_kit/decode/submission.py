@@ -10,7 +10,6 @@ __all__ = ['TEXT', 'MISSING', 'FILLER', 'HEADER', 'TEST_TRIALS', 'submission_ord
 # %% ../../nbs/decode/submission.ipynb #fe9bb5f8
 import csv
 import io
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import KitError
-from ..core.files import check_target, csv_text, read_bytes, save_json
-from ..core.files import write_atomically
+from ..core.files import check_target, csv_text, read_bytes, save_json, write_atomically
 from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
@@ -237,13 +235,7 @@ class Score:
 
     def to_dict(self) -> dict[str, float | int | None]:
         "Return the score as plain values; a missing interval is None."
-        return {
-            "edits": self.wer.edits,
-            "words": self.wer.total,
-            "wer": self.wer.rate,
-            "wer_low": None if math.isnan(self.wer.low) else self.wer.low,
-            "wer_high": None if math.isnan(self.wer.high) else self.wer.high,
-        }
+        return self.wer.as_words()
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds._asdict().items())

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import KitError
 from ..core.cache import differing
-from ..core.program import track_progress, report_progress
-from ..core.settings import from_dict, to_dict
+from ..core.errors import KitError
 from ..core.files import load_json
+from ..core.program import report_progress, track_progress
+from ..core.settings import from_dict, to_dict
 from .search import SEARCH, BeamSearch, Hotword, Hypothesis, SearchConfig
-from ..lm.model import LanguageModel
 from ..lexicon.lexicon import Lexicon
+from ..lm.model import LanguageModel
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.processes import Rank, find_rank
+from ..core.program import install_line
 from ..core.settings import from_dict
 from .torch import Device, DeviceOptions, open_torch, tpu_chips
 from ..precision import refuse_ambient

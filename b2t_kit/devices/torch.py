@@ -27,14 +27,14 @@ import torch
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.processes import Rank, join
 from ..core.files import check_writable
+from ..core.processes import Rank, join
 from ..core.program import environment_with
 from ..core.settings import flat
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer
-from ..precision import audit_parameters
-from ..precision import autocast, canary, checksum, resolve_precision, without_tf32
+from ..precision import audit_parameters, autocast, canary, checksum, resolve_precision
+from ..precision import without_tf32
 
 if TYPE_CHECKING:  # imported with its settings hidden
     from accelerate import Accelerator
@@ -555,7 +555,8 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
     "Start the tracker in the project b2t_kit, under the name of the run's folder and with its files in it."
     keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
     folders = {"wandb": "dir", "swanlab": "logdir"}  # the others have asked Accelerate for a folder, or need none
-    tracker, out = options.tracker or "", out.resolve()
+    tracker = options.tracker or ""
+    out = out.resolve()
     settings = {keys[tracker]: out.parent.name} if tracker in keys else {}
     if tracker in folders:
         out.mkdir(parents=True, exist_ok=True)

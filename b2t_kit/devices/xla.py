@@ -29,13 +29,12 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from ..core.program import install_line
 from torch import nn
 
 from ..core.errors import KitError
 from ..core.files import check_writable
 from ..core.processes import Rank
-from ..core.program import environment_with
+from ..core.program import environment_with, install_line
 from .torch import ChipMesh, Device, DeviceOptions, Division, check_tracker
 from .torch import tpu_chips, tracker_only
 from ..models.model import GRU
@@ -537,7 +536,10 @@ class XlaAdamW(torch.optim.AdamW):
         for index, parameter in enumerate(self.trained()):
             state = state_dict["state"].get(index, {})
             for key, tensor in self.state[parameter].items():
-                tensor.copy_(state[key].view(tensor.shape)) if key in state else tensor.zero_()
+                if key in state:
+                    tensor.copy_(state[key].view(tensor.shape))
+                else:
+                    tensor.zero_()
 
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little

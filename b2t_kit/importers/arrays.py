@@ -19,13 +19,11 @@ import h5py
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds
 from ..core.files import read_text, regular_file
+from ..core.settings import check_bounds
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15
+from ..data.dataset import UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading
 from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
-from ..data.dataset import BIN_SECONDS
-from ..data.dataset import FEATURE_KINDS, T15, UNCONFIRMED, Signal
-from ..data.dataset import SPLITS
-from ..data.dataset import MAX_BINS, MAX_FEATURES, Fault, open_dataset, open_file, reading
 from .layout import MOST_ROWS, member
 from ..text.phonemes import normalise
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ..data.dataset import ARRAYS, FEATURE_KINDS, MAX_BINS, T15, UNCONFIRMED, Fault, Signal
 from ..data.quarantine import IMPLANTED, Quarantine
 from .convert import Divided, SourceDay, SourceTrial, files_below, join_bins
-from ..data.dataset import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal
-from ..data.dataset import MAX_BINS, Fault
 from .layout import FileLayout, cell_array, read_variables
 
 # %% ../../nbs/importers/brain_to_voice.ipynb #36fda442

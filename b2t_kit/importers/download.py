@@ -34,9 +34,9 @@ from tqdm.auto import tqdm
 
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, clear_way, free_bytes, load_json
-from ..core.files import locked
+from ..core.files import locked, new_folders, parse_json, regular_file, remove_leftovers
+from ..core.files import save_json
 from ..core.program import gib
-from ..core.files import new_folders, parse_json, regular_file, remove_leftovers, save_json
 
 # %% ../../nbs/importers/download.ipynb #eb04fbb1
 DRYAD = "https://datadryad.org"

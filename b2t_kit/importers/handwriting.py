@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import KitError
+from ..data.dataset import BIN_SECONDS, Fault, Signal
 from .convert import Divided, SourceDay, SourceTrial, dated_days, files_below
-from ..data.dataset import BIN_SECONDS
-from ..data.dataset import Signal
-from ..data.dataset import Fault
 from .layout import cell_array, read_variables
 
 # %% ../../nbs/importers/handwriting.ipynb #7983ead2

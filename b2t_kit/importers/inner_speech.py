@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..data.dataset import FEATURE_KINDS, MAX_NUMBER, Fault, Signal
 from .convert import Divided, SourceDay, SourceTrial, files_below, join_bins
-from ..data.dataset import FEATURE_KINDS, Signal
-from ..data.dataset import MAX_NUMBER, Fault
 from .layout import read_variables
 
 # %% ../../nbs/importers/inner_speech.ipynb #3d3fbc24

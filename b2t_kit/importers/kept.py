@@ -17,10 +17,9 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import load_json, parse_json, read_bytes, regular_file
-from .convert import Divided, SourceDay, SourceTrial
+from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Fault, Signal
 from ..data.quarantine import is_date
-from ..data.dataset import Signal
-from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Fault
+from .convert import Divided, SourceDay, SourceTrial
 
 # %% ../../nbs/importers/kept.ipynb #22613f56
 MOST_KEPT = 10**10  # bins; six years of them

@@ -18,11 +18,10 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds
-from .convert import Note, SourceDay, SourceTrial, files_below
+from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_NUMBER, Fault, open_file, reading
 from ..data.quarantine import is_date
-from ..data.dataset import BIN_SECONDS
-from ..data.dataset import MAX_BINS, MAX_NUMBER, Fault, open_file, reading
 from .arrays import Own, read_rows
+from .convert import Note, SourceDay, SourceTrial, files_below
 from .layout import read_value
 
 # %% ../../nbs/importers/nwb.ipynb #8a2aca02

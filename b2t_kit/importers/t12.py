@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .convert import Importer, SourceDay, SourceTrial, dated_days, files_below
 from ..data.dataset import FEATURE_KINDS, MAX_NUMBER, Fault, Signal
+from .convert import Importer, SourceDay, SourceTrial, dated_days, files_below
 from .layout import cell_array, read_variables
 
 # %% ../../nbs/importers/t12.ipynb #42b8a713

@@ -21,8 +21,7 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import read_text
 from ..text.phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words
-from ..text.phonemes import normalise
-from ..text.phonemes import normalise_lines, unescaped
+from ..text.phonemes import normalise, normalise_lines, unescaped
 
 # %% ../../nbs/lexicon/g2p.ipynb #f6ee0532
 Pronunciation = tuple[str, ...]  # phoneme names without stress and without silence
@@ -117,8 +116,9 @@ class LetterModel:
     "A model that pronounces any word, learned from words cut into one chunk per letter."
 
     def __init__(self, spelled: Mapping[str, Sequence[Pronunciation]]):
-        from b2t_kit.lm.build import count_ngrams, kneser_ney# here, since most words are in
-        from b2t_kit.lm.model import END, START, LanguageModel, compile_arrays  # the dictionary
+        # here, since most words are in the dictionary
+        from b2t_kit.lm.build import count_ngrams, kneser_ney
+        from b2t_kit.lm.model import END, START, LanguageModel, compile_arrays
 
         tokens: dict[tuple[str, Pronunciation], int] = {}
         stream: list[int] = []
@@ -127,8 +127,11 @@ class LetterModel:
             stream += [START, *pairs, END]
         tables = count_ngrams(np.array(stream, np.uint32), LETTERS, len(tokens) + 3)
         levels, _ = kneser_ney(tables, [0] * LETTERS)
-        self.model = LanguageModel([*map(str, range(len(tokens) + 3))], compile_arrays(levels),
-                                      [len(level.word) for level in levels])
+        self.model = LanguageModel(
+            [*map(str, range(len(tokens) + 3))],
+            compile_arrays(levels),
+            [len(level.word) for level in levels],
+        )
         self.options: dict[str, list[tuple[Pronunciation, int]]] = {}
         for (letter, chunk), token in tokens.items():
             self.options.setdefault(letter, []).append((chunk, token))

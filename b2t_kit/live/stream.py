@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FrameBins', 'Windows', 'steps_on', 'CalibratedSteps', 'AveragedSteps', 'StreamConfig', 'Update', 'end_probability',
-           'check_frames', 'StableWords', 'SentenceDecoder', 'EndingDecoder', 'ExpectingDecoder', 'StreamDecoder']
+           'StableWords', 'SentenceDecoder', 'EndingDecoder', 'ExpectingDecoder', 'StreamDecoder']
 
 # %% ../../nbs/live/stream.ipynb #3dbb4390
 import gc
@@ -21,10 +21,10 @@ import torch
 from torch.nn import functional
 
 from ..core.errors import KitError, printable
+from ..core.frames import Frames
 from ..core.settings import check_bounds
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
-from ..core.frames import Frames
 from ..decode.combine import average_logits
 from ..decode.files import Hypothesis
 from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords
@@ -271,7 +271,7 @@ def _frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     )
 
 
-def check_frames(first: Decoder, others: Sequence[Decoder]) -> None:
+def _check_frames(first: Decoder, others: Sequence[Decoder]) -> None:
     "Refuse decoders whose frames or classes are not those of the first."
     wanted = _frame_settings(first.config), first.order.names
     for other in others:
@@ -321,7 +321,7 @@ class SentenceDecoder:
         self.day = day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         self.temperature = temperature
-        check_frames(self.decoder, others)
+        _check_frames(self.decoder, others)
         networks = [steps_on(decoder, self.day) for decoder in (self.decoder, *others)]
         self.average: AveragedSteps | None = None
         if others:

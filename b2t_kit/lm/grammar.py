@@ -8,21 +8,17 @@ __all__ = ['default_language_model']
 # %% ../../nbs/lm/grammar.ipynb #55f471a8
 from collections.abc import Iterable
 
-import numpy as np
-
 from .leaks import LeakGuard
 from .model import LanguageModel
-from ..text.english import DEFAULT_SENTENCES, draw_sentence, kit_words
+from ..text.english import kit_words, made_up_sentences
 
 # %% ../../nbs/lm/grammar.ipynb #1c05c588
 def default_language_model(exclude: Iterable[str] = ()) -> LanguageModel:
     "Return a small model of the kit's own sentences, without those that will be scored."
-    from b2t_kit.lm.build import train_language_model# here, since numba takes a second
+    from b2t_kit.lm.build import train_language_model  # here, since numba takes a second
 
-    rng = np.random.default_rng(20_000)
     guard = LeakGuard(exclude, "drop")
-    text = [draw_sentence(rng, held_out=False) for _ in range(DEFAULT_SENTENCES)]
-    model = train_language_model([text], 4, vocabulary=kit_words(), keep=guard)
+    model = train_language_model([made_up_sentences()], 4, vocabulary=kit_words(), keep=guard)
     model.origin["texts"] = ["the kit's own sentences"]
     guard.record(model)
     return model

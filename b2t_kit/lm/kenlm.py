@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.cache import file_hash
 from ..core.compiled import compiled, version_of
 from ..core.errors import KitError
-from ..core.cache import file_hash
 from ..core.files import regular_file
-from .arpa import KENLM
+from .arpa import KENLM, format_of, read_arpa
 from .model import MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel
-from .model import Ngrams, assemble
-from .model import chunks, follow, map_model
-from .arpa import format_of, read_arpa
+from .model import Ngrams, assemble, chunks, follow, map_model
 from .sphinx import read_sphinx
 
 # %% ../../nbs/lm/kenlm.ipynb #59ea0ec6
@@ -443,9 +441,9 @@ def check_readable(path: Path, header: KenlmHeader) -> None:
 def check_size(header: KenlmHeader, size: int, end: int) -> None:
     "Check that a file has the bytes of its n-grams, up to `end`, and more only if words follow."
     if size < end or (size > end and not header.has_words):
+        more = " or more" if header.has_words else ""
         raise DamagedModel(
-            f"has {size:,} bytes instead of {end:,}"
-            f"{' or more' * header.has_words}, which its counts require"
+            f"has {size:,} bytes instead of {end:,}{more}, which its counts require"
         )
 
 
@@ -763,7 +761,8 @@ def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a binary of KenLM or Sphinx; told by the first bytes
 ) -> LanguageModel:
     "Return the model of a file in any supported format, all of it read if it is small."
-    path, kind = regular_file(path), format_of(path)
+    path = regular_file(path)
+    kind = format_of(path)
     if kind != "KenLM binary":
         readers = {
             "model of this kit": map_model,

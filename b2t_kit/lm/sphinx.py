@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.program import free_memory
 from ..core.files import regular_file
+from ..core.program import free_memory
 from .arpa import SPHINX, SYMBOLS
-from .model import START, SPECIAL, LanguageModel, Ngrams, assemble
+from .model import SPECIAL, START, LanguageModel, Ngrams, assemble
 
 # %% ../../nbs/lm/sphinx.ipynb #b80292c8
 _HEADER = struct.Struct(f"<{len(SPHINX)}sB4I")  # magic, order, three counts, kind of the tables

@@ -36,10 +36,10 @@ from torch.backends.cudnn.rnn import get_cudnn_mode
 
 from ..core.errors import KitError
 from ..core.files import read_bytes
+from ..core.frames import Frames
 from ..core.program import offered, say_once, subclasses
 from ..core.random import uniforms
 from ..core.settings import check_bounds, class_source, from_dict, to_dict
-from ..core.frames import Frames
 from .published import Pretrained
 from .scan import Mark, by_rows, device_loop, gru_layer, unmarked, xla_hardware
 from ..text.phonemes import collapse
@@ -92,7 +92,6 @@ def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D,
 class DayLayer(nn.Module):
     "softsign(x W_day + b_day) with dropout: one linear map per recording day, initially the identity."
 
-
     def __init__(
         self, num_days: int, num_features: int = 512, dropout: float = 0.2, diagonal: bool = False
     ) -> None:
@@ -122,7 +121,6 @@ _TorchGRU: type[nn.GRU] = getattr(nn.GRU, "_orig", nn.GRU)
 
 class GRU(_TorchGRU):
     "A GRU with torch's parameters, batch first: torch's own; layer by layer on a GPU; a loop on the device on XLA."
-
 
     def __init__(
         self,
@@ -227,7 +225,6 @@ def reversed_frames(
 # %% ../../nbs/models/model.ipynb #b1d0a7e4
 class TwoWayGRU(nn.Module):
     "GRU layers that read in both directions, each with half of the units."
-
 
     def __init__(
         self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0
@@ -654,10 +651,10 @@ class _Source(NamedTuple):
     def read(cls, path: Path, source: bytes, more: Iterable[str] = ()) -> Self:
         "Read a file's imports, and those of the modules named."
         modules = imported_modules(path, source, more)
-        names = {
-            name: name.replace(".", "/") + "/__init__" * (file.stem == "__init__") + file.suffix
-            for name, file in modules.items()
-        }
+        names = dict[str, str]()
+        for name, file in modules.items():
+            package = "/__init__" if file.stem == "__init__" else ""
+            names[name] = f"{name.replace('.', '/')}{package}{file.suffix}"
         texts = {names[name]: read_bytes(modules[name]) for name in sorted(modules)}
         return cls(path, modules, {path.name: source, **texts})
 
@@ -951,7 +948,6 @@ class LinearConfig(ModelConfig):
     def day_layer(self) -> DayLayer:
         "Return a layer with the identity for each day."
         return DayLayer(*self.known, self.day_dropout, self.day_matrix == "diagonal")
-
 
     def windows(
         self, day_layer: DayLayer, features: torch.Tensor, day: torch.Tensor

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds
 from ..core.random import uniforms
+from ..core.settings import check_bounds
 from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches
 from .model import times
 from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors

@@ -38,12 +38,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from ..core.program import install_line
 
 from ..core.errors import KitError
 from ..core.files import free_bytes, regular_file, write_atomically
 from ..core.files import platform as find_platform
-from ..core.program import GIB, free_memory, megabytes, show_bytes
+from ..core.program import GIB, free_memory, install_line, megabytes, show_bytes
 
 if TYPE_CHECKING:  # reading a log needs no torch
     from b2t_kit.devices.torch import Device

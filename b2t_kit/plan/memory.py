@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.program import GIB, free_memory, gib
 from ..core.errors import KitError
 from ..core.processes import Rank
+from ..core.program import GIB, free_memory, gib
 from ..devices.torch import Device, map_tensors, tpu_chips
 from ..devices.xla import CHIPS, find_slice, wide_stacks
 from ..models.model import GRU

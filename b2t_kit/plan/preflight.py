@@ -30,14 +30,13 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from ..core.program import install_line
 from matplotlib.figure import Figure
 from torch import nn
 
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, locked
-from ..core.program import GIB, duration
+from ..core.program import GIB, duration, install_line
 from ..core.settings import to_dict
 from ..devices.xla import Slice, find_slice
 from ..models.model import loaded_models

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from ..cli import UNSET, Call, HasSettings, OptionalFile, OptionalFolder
-from ..cli import option_value
+from ..cli import UNSET, Call, HasSettings, OptionalFile, OptionalFolder, option_value
 from ..core.errors import KitError
 from ..core.files import check_target, save_json, write_atomically
 from ..core.program import FAULTS, SUCCESS, UNRECOGNISED, report_progress
@@ -28,9 +27,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ForDevices(HasSettings):
     "A verb that looks at a configuration before it runs anywhere."
-    # another model in this configuration: a name, or FILE.py:CLASS for one of your own (the file is executed)
+    # another model in this configuration: a name, or FILE.py:CLASS for one of your own (the file is
+    # executed)
     model: Annotated[str | None, UNSET] = None
-    # trials or images per optimizer step, over all devices and micro-batches; default: as configured
+    # trials or images per optimizer step, over all devices and micro-batches; default: as
+    # configured
     global_batch: Annotated[int | None, UNSET] = None
     data: OptionalFolder = None  # recordings whose lengths and days to take; default: T15's
     json: OptionalFile = None  # also write the result to this file
@@ -67,7 +68,8 @@ class Plan(ForDevices):
     --slice names another."""
     config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations above
     slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8
-    chips: Annotated[int | None, UNSET] = None  # devices that share a batch; default: the slice's chips, or 1
+    # devices that share a batch; default: the slice's chips, or 1
+    chips: Annotated[int | None, UNSET] = None
     # memory of each device; default: the known size of the device
     memory: Annotated[float | None, arg(metavar="GIB"), UNSET] = None
     # lengths of the batches, in bins of 20 ms, such as 658 2478; default: T15's published lengths
@@ -117,7 +119,8 @@ class Preflight(ForDevices):
     slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16
     # compile only the step that needs most memory, in minutes, or every batch length and validation
     programs: Literal["largest", "all"] = "largest"
-    cache_dir: OptionalFolder = None  # keeps compiled results by content, so that a program is compiled once
+    # keeps compiled results by content, so that a program is compiled once
+    cache_dir: OptionalFolder = None
     # interpreter of an environment with jax and libtpu; default: this one
     compiler: Annotated[str | None, arg(metavar="PYTHON"), UNSET] = None
     # also compare ways of sharding, and find the largest batch; about eight compilations

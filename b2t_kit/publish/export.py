@@ -103,7 +103,7 @@ def card_facts(decoder: Decoder, record: dict[str, Any]) -> dict[str, str]:
         },
         **{name: quarantine_text(left_out) for name, left_out in quarantine_record(record).items()},
         "certainty": certainty(record.get("temperature")),
-        **({"validation": NOT_VALIDATED} if decoder.settled else {}),
+        **({"validation": NOT_VALIDATED} if decoder.trained_on_val else {}),
         "training": ", ".join(
             f"{name} {settings[name]}" for name in CARD_SETTINGS if settings.get(name)
         )

@@ -31,24 +31,22 @@ from PIL import Image
 
 import b2t_kit
 from .. import __version__
+from ..core.cache import note_of
 from ..core.errors import KitError
 from ..core.files import as_png, check_target, load_json, read_text, save_json
-from ..core.cache import note_of
-from ..core.program import report_progress
 from ..core.files import write_atomically
-from ..data.quarantine import quarantine_record, quarantine_text
+from ..core.program import report_progress
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
+from ..data.quarantine import quarantine_record, quarantine_text
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import DecodedTrial, posteriors, read_trials
+from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.decoder import Decoder, load_decoder
-from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Edits
-from ..text.metrics import Rate, RateTable
-from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked
-from ..text.metrics import plain_marks
-from ..text.metrics import plot_rates, plot_reliability, rate_of, by_groups, reliability
-from ..text.metrics import reliability_line
+from ..text.metrics import Rate, RateTable, align_edits, by_groups, compare, count_edits
+from ..text.metrics import edit_distance, edits, marked, plain_marks, plot_rates
+from ..text.metrics import plot_reliability, rate_of, reliability, reliability_line
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics

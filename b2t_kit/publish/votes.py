@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core.cache import plain, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target
-from ..core.cache import plain, stored_key
 from ..core.program import report_progress
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.submission import write_table
 from ..text.metrics import Rate, count_edits, edit_distance, rate_of
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, Table, align_tables, check_complete, likeliest
-from ..text.tables import read_table
+from ..text.tables import LOGITS, Table, align_tables, check_complete, likeliest, read_table
 
 # %% ../../nbs/publish/votes.ipynb #c384f134
 def read_votes(

@@ -111,7 +111,8 @@ def valley(height: Callable[[float], float], low: float, high: float) -> float:
     return (low + high) / 2
 
 # %% ../../nbs/speech/calibrate.ipynb #a576c267
-# labelled trials: one temperature is 1.6 times off, three 1.4 times, ten 1.2 times, sixty 1.1 times
+# labelled trials; a temperature fitted to one is 1.6 times off, to three 1.4 times, to ten 1.2
+# times, to sixty 1.1 times
 _FEW = 5
 
 
@@ -203,7 +204,7 @@ def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the sam
 def estimate_temperature(
     trials: Sequence[np.ndarray], lacking: str = Calibration.lacking
 ) -> Calibration:
-    "Return the temperature at which the frames have the entropy that calibrated networks as _doubtful have."
+    "Return the temperature at which the frames have the entropy of calibrated networks with as many `_doubtful` ones."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
     trials = _informative(trials)
@@ -219,10 +220,10 @@ def estimate_temperature(
     return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #c8e92c80
-# of the sounds differ: .61 to .9 of other sentences', up to .57 of 99 in 100 at twice the usual
-# errors
+# fraction of the sounds that differ from the labels: .61 to .9 where these are of other sentences;
+# up to .57 in 99 of 100 trials with twice the usual errors
 _STRANGE = 0.65
-# of the sounds differ in the best quarter of the trials, and labels can be told apart
+# the same in the best quarter of the trials, if labels of other sentences can be told apart
 _OF_USE = 0.45
 
 
@@ -347,7 +348,7 @@ class Network(NamedTuple):
 
     folder: Path  # of what is kept for them
     digest: str | None  # None: it is for any weights
-    settled: bool  # trained on the validation trials too: nothing can be fitted to them
+    trained_on_val: bool  # nothing can be fitted to the validation trials then
     origin: str = ""  # their name in reports
 
 # %% ../../nbs/speech/calibrate.ipynb #30135e5d

@@ -65,13 +65,14 @@ class Decoder:
         return content_hash([settings, tensors_hash(self.model.state_dict())])
 
     @property
-    def settled(self) -> bool:
+    def trained_on_val(self) -> bool:
         "Whether it was trained on validation trials too, so that nothing can be fitted to it any more."
         return "val" in self.config.splits
 
     def network(self, run: str | Path) -> Network:
         "Return where its temperature and its search weights are kept, and the network that they must be of."
-        return Network(Path(run), None if self.settled else self.digest, self.settled, self.origin)
+        digest = None if self.trained_on_val else self.digest
+        return Network(Path(run), digest, self.trained_on_val, self.origin)
 
     @property
     def seen(self) -> dict[str, str]:
@@ -121,7 +122,7 @@ class Decoder:
     def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
         """Return the sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of
         its training, or trained it: a key of `CHOSEN`."""
-        kind = "trained" if self.settled else "checkpoint"
+        kind = "trained" if self.trained_on_val else "checkpoint"
         return frozenset(
             (day, kind)
             for day, content in data["content"].items()

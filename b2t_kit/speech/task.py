@@ -19,25 +19,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches
-from ..data.batches import TrainBatches, augment
-from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth
-from ..data.batches import smoothing_taps
-from ..data.quarantine import quarantine_text, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
-from ..data.dataset import data_fingerprint, check_days
-from ..data.dataset import signal_difference
 from ..core.frames import needed_frames
-from ..data.quarantine import open_recordings
+from ..core.settings import check_bounds, from_dict, to_dict
+from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches
+from ..data.batches import augment, check_lengths, check_shares, map_trials, rows_per_batch
+from ..data.batches import smooth, smoothing_taps
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, check_days
+from ..data.dataset import data_fingerprint, signal_difference
+from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days
 from ..devices.torch import Device
+from ..lexicon.g2p import sentence_to_phonemes
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses, model_sources
 from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
-from ..lexicon.g2p import sentence_to_phonemes
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #715fd176
@@ -294,7 +291,7 @@ def trained_days(recordings: Recordings, holdout: Sequence[str]) -> list[str]:
     return [day for day in sessions if day not in excluded]
 
 # %% ../../nbs/speech/task.ipynb #b7db08c3
-def _check_days(recordings: Recordings) -> None:
+def _check_trainable(recordings: Recordings) -> None:
     "Raise `KitError` without trials or labels, for several label sets, and for a session in two folders."
     owners: dict[str, Path] = {}
     for info in recordings.infos:
@@ -430,7 +427,7 @@ class RecordedTask(NetworkTask):
             for info in self.train.infos
             if info.session in self.trained and not info.quarantine
         ]
-        _check_days(self.train)
+        _check_trainable(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         if "val" in config.splits:
             self.train.add(self.val)
@@ -532,7 +529,7 @@ def batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
 class SpeechTask(RecordedTask):
-    "Decode phonemes from the recordings in a folder, or in several."
+    "Decode phonemes from recordings: what a run writes down of the task, its plan, and validation."
 
     def describe(self) -> dict[str, Any]:
         "Return settings and sessions, enough to rebuild the decoder with its day layers."
@@ -557,7 +554,7 @@ class SpeechTask(RecordedTask):
         "Counts and hashes of the training and validation recordings, by session."
         return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
 
-    def circumstances(self) -> dict[str, Any]:
+    def run_environment(self) -> dict[str, Any]:
         "Return where the recordings lie."
         folders = [str(folder.resolve()) for folder in self.train.folders]
         return {"data": folders if len(folders) > 1 else folders[0]}

@@ -91,7 +91,7 @@ def calibrate_trained(task: SpeechTask, run: SpeechRun, folder: Path, quiet: boo
     if find_rank().rank or not is_complete(folder, run) or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
-    if decoder.settled or read_calibration(folder, decoder.digest):
+    if decoder.trained_on_val or read_calibration(folder, decoder.digest):
         return
     leave()
     with (

@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn import functional
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds, to_dict
-from ..core.random import fold_seed
-from ..core.program import free_memory, gib
 from ..core.files import regular_file, write_atomically
+from ..core.program import free_memory, gib
+from ..core.random import fold_seed
+from ..core.settings import check_bounds, to_dict
 from ..data.batches import check_shares, rows_per_batch
 from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters

@@ -25,16 +25,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import as_png
 from ..core.cache import content_hash, file_mark
-from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core.settings import check_bounds, from_dict, to_dict
+from ..core.errors import KitError
+from ..core.files import as_png, load_json, locked, new_folders, regular_file, save_json
+from ..core.files import write_atomically
 from ..core.random import fold_seed
-from ..core.files import locked
+from ..core.settings import check_bounds, from_dict, to_dict
 from ..data.batches import check_shares, read_ahead, rows_per_batch
-from ..devices.torch import Device
 from ..devices.select import open_device
+from ..devices.torch import Device
 from ..models.published import read_tensors
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix

@@ -20,8 +20,8 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from ..core.errors import KitError
-from ..core.settings import check_bounds
 from ..core.random import normals
+from ..core.settings import check_bounds
 from ..models.scan import compute_type, device_loop
 from .eit_physics import COARSE, ELECTRODES, READ, read_pairs
 

@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core.settings import SEED, check_bounds, to_dict
 from ..core.errors import KitError
-from ..core.files import check_writable, load_json, save_json, write_atomically
+from ..core.files import check_writable, load_json, locked, save_json, write_atomically
 from ..core.random import fold_seed
-from ..core.files import locked
+from ..core.settings import SEED, check_bounds, to_dict
 
 # %% ../../nbs/tasks/eit_physics.ipynb #063210d4
 ELECTRODES = 16  # point electrodes, equally spaced on the unit circle

@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder
-from ..cli import Call, exactly_one, options_of
-from ..cli import UNSET, option_value, fill_from_resume
-from ..core.settings import SEED, check_bounds, from_dict
-from ..core.program import SUCCESS
+from ..cli import UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun
+from ..cli import RunFolder, Verb, exactly_one, fill_from_resume, option_value, options_of
 from ..core.errors import KitError
 from ..core.files import load_json
+from ..core.program import SUCCESS
+from ..core.settings import SEED, from_dict
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed
@@ -42,59 +41,56 @@ def simulate_tanks(
 
 # %% ../../nbs/tasks/verbs.ipynb #3c3e537a
 @dataclass(frozen=True, kw_only=True)
-class _Original:
+class _Original(Verb):
     data: Literal["simulated", "uef2017", "ktc2023"] = "simulated"  # which measurements
-    global_batch_size: Annotated[int, arg(aliases=("--global-batch",))] = 16  # images per batch, over all processes
-    # passes over the training images; training only; default: 1400 for cdeit, 3 for smaller networks
+    # images per batch, over all processes
+    global_batch_size: Annotated[int, arg(aliases=("--global-batch",))] = 16
+    # passes over the training images; training only; default: 1400 for cdeit, 3 for smaller
+    # networks
     epochs: Annotated[int | None, UNSET] = None
     global_seed: int = 0  # random seed
-    # steps between two rows of metrics; training only; default: 500 for cdeit, 20 for smaller networks
+    # steps between two rows of metrics; training only; default: 500 for cdeit, 20 for smaller
+    # networks
     log_every: Annotated[int | None, UNSET] = None
-    # steps between two validations, each with a checkpoint; training only; default: 1000 for cdeit; for smaller
-    # networks 200, and 100 for checkpoints
+    # steps between two validations, each with a checkpoint; training only; default: 1000 for cdeit;
+    # for smaller networks 200, and 100 for checkpoints
     ckpt_every: Annotated[int | None, UNSET] = None
     num_workers: int = 4  # threads that read batches ahead; training only
     samplingsteps: Annotated[int | None, UNSET] = None
     """steps of the sampler; default: 5, and 1 in validations during training"""
     device: Annotated[str, arg(metavar="auto|cpu|cuda|tpu")] = "auto"  # where the network runs
     precision: str = "auto"  # dtype of matrix products: auto, float32, bfloat16 or float16
-
-    def __post_init__(self) -> None:
-        check_bounds(
-            self,
-            {
-                "global_batch_size": (1, 10**6),
-                "epochs": (1, 10**9),
-                "global_seed": SEED,
-                "log_every": (1, 10**12),
-                "ckpt_every": (0, 10**12),
-                "num_workers": (0, 1000),
-                "samplingsteps": (1, 10_000),
-            },
-        )
+    LIMITS = {
+        "global_batch_size": (1, 10**6),
+        "epochs": (1, 10**9),
+        "global_seed": SEED,
+        "log_every": (1, 10**12),
+        "ckpt_every": (0, 10**12),
+        "num_workers": (0, 1000),
+        "samplingsteps": (1, 10_000),
+    }
 
 # %% ../../nbs/tasks/verbs.ipynb #f4f962f7
 @dataclass(frozen=True, kw_only=True)
 class TrainTomography(_Original):
     "Train a network on simulated measurements, or resume a run."
-    data_path: Folder = ""  # the folder that holds train and valid; default with --resume: the run's
+    # the folder that holds train and valid; default with --resume: the run's
+    data_path: Folder = ""
     out: OptionalRun = None  # run folder, new unless --resume is given
     resume: bool = False  # continue the run in RUN, with its options
     run: OptionalRun = None  # the same as --resume --out RUN
     model: str = "small"  # size of the network: cdeit (the original's), small or tiny
-    # folder with the original's mean.pth and std.pth, which normalise the voltages; default: computed from the
-    # training set
+    # folder with the original's mean.pth and std.pth, which normalise the voltages; default:
+    # computed from the training set
     statistics: OptionalFolder = None
     turns: bool = False  # also train on rotated and mirrored tanks
     accumulation: int = 1  # micro-batches per optimizer step
-    shard: Literal["none", "moments", "all"] = "none"  # what TPU chips divide instead of each holding a copy
+    # what TPU chips divide instead of each holding a copy
+    shard: Literal["none", "moments", "all"] = "none"
     # if the run cannot fit the device's memory: refuse to start, or warn and start
     memory_guard: Literal["refuse", "warn"] = "refuse"
     hours: float = 0.0  # stop cleanly before this many hours have passed; 0 sets no limit
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, {"accumulation": (1, 10**6), "hours": (0, 10**5)})
+    LIMITS = {"accumulation": (1, 10**6), "hours": (0, 10**5)}
 
     def act(self) -> int:
         from b2t_kit.all import memory_check
@@ -156,15 +152,14 @@ def training_of(options: TrainTomography) -> tuple[Any, Any]:  # the task and th
 @dataclass(frozen=True, kw_only=True)
 class AssessTomography(_Original):
     "Reconstruct measurements with a trained network, and compare with the truth."
-    # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above
+    # simulated data: the folder that holds train, valid and test; real data: the folder of npz
+    # files, or the one above
     data_path: Folder
     run: OptionalRun = None  # run folder; default: the weights that come with the kit
-    out: OptionalFolder = None  # folder for DEIT.mat, predictions.npz, scores and a figure; default: nothing is written
+    # folder for DEIT.mat, predictions.npz, scores and a figure; default: nothing is written
+    out: OptionalFolder = None
     draws: int = 8  # reconstructions that are averaged for each image; the original takes 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, {"draws": (1, 10_000)})
+    LIMITS = {"draws": (1, 10_000)}
 
     def act(self) -> int:
         from b2t_kit.tasks.eit import assess
@@ -190,7 +185,8 @@ class AssessTomography(_Original):
 class TrainCodec(HasSettings):
     "Train a language model of audio codes, which writes the codes of a text, or resume a run."
     out: RunFolder  # run folder, new unless --resume is given
-    # npz file with text (examples, bytes) and codes (examples, frames, channels); default: synthetic codes
+    # npz file with text (examples, bytes) and codes (examples, frames, channels); default:
+    # synthetic codes
     codes: OptionalFile = None
     resume: bool = False  # continue the run in RUN, with its settings
 

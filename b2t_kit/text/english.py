@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FIXED_SHARE', 'HELD_OUT_SHARE', 'DEFAULT_SENTENCES', 'phrases', 'kit_sentence', 'is_held_out', 'draw_sentence',
-           'kit_words']
+           'made_up_sentences', 'kit_words']
 
 # %% ../../nbs/text/english.ipynb #cd0a9fd1
 import hashlib
@@ -57,6 +57,12 @@ def draw_sentence(rng: np.random.Generator, held_out: bool) -> str:
 
 # %% ../../nbs/text/english.ipynb #2088f8c0
 DEFAULT_SENTENCES = 20_000
+
+
+def made_up_sentences() -> list[str]:
+    "Return the training text of the grammar; the same at each call."
+    rng = np.random.default_rng(DEFAULT_SENTENCES)
+    return [draw_sentence(rng, held_out=False) for _ in range(DEFAULT_SENTENCES)]
 
 
 def kit_words() -> list[str]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.errors import KitError
 from ..core.cache import content_hash
+from ..core.errors import KitError
 from .phonemes import BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 if TYPE_CHECKING:  # scoring needs no plotting library
@@ -105,6 +105,11 @@ class Rate:
     def to_dict(self) -> dict[str, float | int | None]:
         "Return plain values for JSON; a missing interval is None."
         return {name: None if np.isnan(value) else value for name, value in vars(self).items()}
+
+    def as_words(self) -> dict[str, float | int | None]:
+        "Return the same by the names of a word error rate."
+        names = ("edits", "words", "wer", "wer_low", "wer_high")
+        return dict(zip(names, self.to_dict().values()))
 
     def __repr__(self) -> str:
         span = (

@@ -24,8 +24,8 @@ import numpy as np
 
 from ..core.errors import KitError, printable
 from ..core.files import csv_plain, parse_json, read_text
-from ..core.settings import is_whole
 from ..core.program import report_progress
+from ..core.settings import is_whole
 from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines
 from .phonemes import plain_typography, unescaped
 

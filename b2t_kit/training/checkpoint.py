@@ -273,7 +273,10 @@ def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
     leftovers = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
                  for path in sorted(folder.glob(name))]
     for path in leftovers:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     return [path.name for path in leftovers]
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e

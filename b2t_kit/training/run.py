@@ -502,7 +502,7 @@ def open_run(
 
         def write_records() -> None:
             save_json(folder / "config.json", record)
-            save_json(folder / RESUME, task.circumstances())
+            save_json(folder / RESUME, task.run_environment())
             for name, content in task.sources().items():
                 path = folder / SOURCES / name
                 if path.is_file() and (old := read_bytes(path)) != content:

@@ -22,9 +22,8 @@ from typing import Any
 import torch
 
 from ..core.errors import KitError
-from ..core.files import as_png, read_text, save_json
+from ..core.files import as_png, read_text, save_json, write_atomically
 from ..core.processes import child_environment, end_with_parent
-from ..core.files import write_atomically
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import nn
 
-from ..core.settings import SEED, check_bounds
 from ..core.errors import KitError
+from ..core.settings import SEED, check_bounds
 from ..devices.torch import Device
 
 # %% ../../nbs/training/task.ipynb #3afe4b95
@@ -163,7 +163,7 @@ class Task(Protocol):
 
     given: Mapping[str, Any] = {}  # what the command gave, for `--resume`
 
-    def circumstances(self) -> dict[str, Any]:
+    def run_environment(self) -> dict[str, Any]:
         "Return plain values for `resume.json`: options that a resumed run takes up and may change, such as folders."
         return dict(self.given)
 
