@@ -1,11 +1,11 @@
 """Errors by days since training: as trained, adapted without labels, and with five known sentences a day.
 
-    python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]    an hour each on two cores
-                               [--set sure=0 recent=1 steps=1 lr=0.001]                    another way to adapt
-    python benchmarks/months.py DIR --sentences SENTENCES.txt --live 2023.10.06 2024.02.25  live sessions of two days
-    python benchmarks/months.py DIR --sentences SENTENCES.txt --ceiling                    trained on labels of every day
-    python benchmarks/months.py --figure                                                   the figure, from the results
-    python benchmarks/months.py --costs                                                    seconds a trial, and memory
+    python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]   an hour each on two cores
+                     [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
+                     [--live 2023.12.10 2024.02.25]                                       live sessions of two days
+                     [--ceiling]                                                          trained on labels of all days
+    python benchmarks/months.py --figure                                                  the figure, from the results
+    python benchmarks/months.py --costs                                                   seconds a trial, and memory
 
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
 strict, coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences
