@@ -11,6 +11,7 @@ __all__ = ['FEWEST_BINS', 'FEWEST_LABELS', 'ODD_COLUMNS', 'AT_LIMIT', 'MOST_BINS
 # %% ../../nbs/data/check.ipynb #aaa3ebcb
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -213,7 +214,7 @@ class Looks:
 
     @property
     def steps(self) -> np.ndarray:  # (groups,); NaN where no column changes
-        "How often a bin differs from the one before, the median over a group's columns: nearly always, but for counts."
+        "How often a bin differs from the one before, the median of each group's columns; counts repeat."
         shares = self.changes.reshape(self.groups, -1) / max(self.total.bins, 1)
         return np.array([np.median(row[row > 0]) if row.any() else np.nan for row in shares])
 
@@ -305,7 +306,7 @@ SMALLEST_GROUP = 16  # columns that can be told apart by their skewness
 
 
 def standing(moments: Moments, groups: int) -> np.ndarray:  # (groups, C / groups), 0 to 1
-    "Return the rank of each column's skewness in its group; half of the highest for a column that never changes."
+    "Return the rank of each column's skewness in its group; 0.5 where a column never changes."
     _, spread, skewness = moments.values
     values = np.where(spread > 0, skewness, np.nan).reshape(groups, -1)
     ranks = values.argsort(axis=1).argsort(axis=1) / max(values.shape[1] - 1, 1)
@@ -425,7 +426,7 @@ def remarks(day: Looks, scored: bool) -> Iterator[tuple[str, str]]:  # kind, and
 
 # %% ../../nbs/data/check.ipynb #5d1a7c02
 NEAREST = 4  # days that a day is compared with
-FEWEST_DAYS = 4
+FEWEST_DAYS = 3
 
 
 def of_days(days: Sequence[Looks]) -> Iterator[tuple[int, str, str]]:  # index of the day, kind, text
@@ -448,25 +449,25 @@ def _other_electrodes(
     if size < SMALLEST_GROUP:
         return
     ranks = [standing(day.total, groups) for day in days]
-    # of each day's groups with all groups of the days around it, (days, groups, groups)
-    fits = np.array([
-        np.median([likeness(ranks[index][:, None], ranks[other][None]) for other in others], axis=0)
-        for index, others in enumerate(near)
-    ])
-    own = np.diagonal(fits, axis1=1, axis2=2)
     for index, others in enumerate(near):
         if days[index].total.bins < 500:
             continue
-        usual = np.median(own[others], axis=0)
-        odd = np.flatnonzero((usual > 0.6) & (own[index] < 0.15))
+        # the day's groups with all groups of the days around it, (groups, groups)
+        each = [likeness(ranks[index][:, None], ranks[other][None]) for other in others]
+        fits = np.median(each, axis=0)
+        pairs = [likeness(ranks[one], ranks[other]) for one, other in combinations(others, 2)]
+        usual = np.median(pairs, axis=0)
+        odd = np.flatnonzero((usual > 0.6) & (fits.diagonal() < 0.15))
         if not len(odd):
             continue
         first = int(odd[0])
-        more = f" and {len(odd) - 1} other group{'s' if len(odd) > 2 else ''} of {size}" if len(odd) > 1 else ""
-        columns = f"columns {first * size} to {(first + 1) * size - 1}{more}"
-        best = int(fits[index, first].argmax())
+        groups_more = f"{len(odd) - 1} other group{'s' if len(odd) > 2 else ''} of {size}"
+        columns = f"columns {first * size} to {(first + 1) * size - 1}"
+        if len(odd) > 1:
+            columns += f" and {groups_more}"
+        best = int(fits[first].argmax())
         question = "were columns permuted, or is it another participant's day?"
-        if fits[index, first, best] > 0.5:
+        if fits[first, best] > 0.5:
             there = f"columns {best * size} to {(best + 1) * size - 1} there"
             question = f"they are like {there}; were arrays exchanged?"
         text = f"{columns} are not the electrodes of the days around it; {question}"
