@@ -324,10 +324,9 @@ def likeness(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) each
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, halves in day.blocks.items():
-        others = [both for name, both in day.blocks.items() if name != block]
-        rest = [sum((both[side] for both in others), Moments(day.columns)) for side in (0, 1)]
+        others = [one + two for name, (one, two) in day.blocks.items() if name != block]
         here = halves[0] + halves[1]
-        there = rest[0] + rest[1]
+        there = sum(others, Moments(day.columns))
         if min(here.bins, there.bins) < 500:
             continue
         mean, spread, _ = here.values
@@ -348,6 +347,9 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
             )
             continue
         size = day.columns // day.groups
+        rest = [sum(others[side::2], Moments(day.columns)) for side in (0, 1)]
+        if len(others) == 1:
+            rest = next(list(both) for name, both in day.blocks.items() if name != block)
         if size < SMALLEST_GROUP or not min(half.bins for half in rest):
             continue
         ranks = [standing(part, day.groups) for part in (*rest, here, there)]
