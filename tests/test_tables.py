@@ -178,6 +178,33 @@ def test_trials_of_other_recordings_are_not_voted_on(capsys):
     assert "b.csv: 0 is b 1 1, and a 1 1 in a.csv" in capsys.readouterr().err
 
 
+OTHER_ROWS = {  # what became of a decoder's sentences -> what combine says, and what score says
+    "as decoded": (lambda rows: rows, "", ""),
+    "worse": (lambda rows: [row.replace("s ", " ") for row in rows], "", ""),
+    "a row late": (lambda rows: ["nothing", *rows[:-1]], "if it were moved by 1 row", "if it were moved by 1 row"),
+    "two rows early": (lambda rows: [*rows[2:], "no", "no"], "if it were moved by 2 rows", "if it were moved by 2 rows"),
+    "from the end": (lambda rows: rows[::-1], "shares hardly a word", ""),
+    "one for all": (lambda rows: ["what else"] * len(rows), "shares hardly a word", ""),
+    "stopped": (lambda rows: [row if number < 6 else "" for number, row in enumerate(rows)], "have no words", "have no words"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ROWS)
+def test_sentences_of_other_rows_are_told(name, capsys):
+    change, to_combine, to_score = OTHER_ROWS[name]
+    nouns = "dog farm chair night river uncle mouth sugar north page storm boat".split()
+    said = [f"{noun} {noun}s {noun}less" for noun in nouns]
+    for file, rows in (("a", said), ("b", [row.replace("less", "ful") for row in said]), ("c", change(said))):
+        written(f"{file}.csv", "id,text\n" + "".join(f"{number},{row}\n" for number, row in enumerate(rows)))
+    capsys.readouterr()
+    assert main("combine a.csv b.csv c.csv --out new.csv".split()) == 0
+    told = capsys.readouterr().err
+    assert to_combine in told and ("warning" in told) == (name not in ("as decoded", "worse", "stopped"))
+    assert main("score c.csv a.csv".split()) == 0
+    told = capsys.readouterr().out
+    assert to_score in told and ("moved" in told) == ("moved" in to_score)
+
+
 def test_phrases_of_hotwords(capsys):
     words = parse_hotwords(["New\u00a0York 2", "Bank of America", "plan B", "O\u2019Brien", "tomato T AH M AA T OW"], "names.txt")
     assert [one.word for one in words] == ["new", "york", "bank", "america", "plan", "b", "o'brien", "tomato"]

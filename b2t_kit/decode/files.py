@@ -484,6 +484,8 @@ _FEW_SOUNDS = 60  # too few to judge
 _ENOUGH = 200  # trials that tell as much as all
 # of all trials alike, if they are fewer than the trials: the axes may be exchanged
 _FEW_FRAMES = 100
+_MANY = 8  # trials that are never of the same length by chance
+_MOST_SOUNDS = 200  # of a trial; T15's longest sentence has 110
 
 # %% ../../nbs/decode/files.ipynb #b72bcad1
 def likeness_to_english(
@@ -546,6 +548,12 @@ def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
         said.append(
             f"{still:,} of {frames:,} frames are exact copies of the frame before: did the network "
             "stand still?"
+        )
+    flat = sum(int((trial.logits == trial.logits[:, :1]).all(axis=1).sum()) for trial in trials)
+    if flat > 0.01 * frames:
+        said.append(
+            f"{flat:,} of {frames:,} frames have the same value in all classes and are not at the "
+            "end: were trials padded in front, or frames lost?"
         )
     silent = sum(not collapse(trial.logits.argmax(axis=1)) for trial in trials)
     if silent > 0.5 * many:
@@ -656,12 +664,23 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
             f"{len(trials)} trials of {min(frames)} frames each: if the array is (frames, trials, "
             "classes), as torch's CTC loss takes it, give it with the first two axes exchanged"
         )
+    elif len(trials) >= _MANY and len({len(trial.logits) for trial in trials}) == 1:
+        said.append(
+            f"all {len(trials)} trials have {min(frames)} frames, as if shorter ones were padded; "
+            "give their numbers of frames beside them as lengths"
+        )
     if trials[0].order.names != PHONEMES:
         return said
     score = likeness_to_english(trials)
     best = ""
     paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
     labels = [label for path in paths for label in path]
+    sounds = float(np.median([_num_sounds(path) for path in paths]))
+    if sounds > _MOST_SOUNDS:
+        said.append(
+            f"half of the trials have more than {sounds:.0f} sounds, and sentences have a few "
+            "dozen: were several trials written as one?"
+        )
     # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the
     # silence, which are .23; of a weak network's, whose sounds are as in no English text, up to .40
     # are silences
