@@ -17,22 +17,27 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from b2t_kit.core.files import save_json
+from b2t_kit.core.cache import content_hash
+from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.program import environment_with
-from b2t_kit.rescore.llm import load_scorer, model_key
-from b2t_kit.rescore.merge import NEVER, features_of, fit, fit_gate, rates_of, word_counts
+from b2t_kit.decode.combine import least_risk
+from b2t_kit.rescore.llm import kept_scores, load_scorer, model_key, read_scores
+from b2t_kit.rescore.merge import NEVER, features_of, fit, fit_gate, mark_order, taken_by
+from b2t_kit.rescore.merge import word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
-from b2t_kit.text.metrics import Counts
+from b2t_kit.text.metrics import Counts, compare, rate_of
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.text.tables import Table
 
 TEACHING = 2 / 3  # fraction of the days that are first
+SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # of a model's ln P in a rescored vote
 
 
 def questions_from(rows: Sequence[dict], families: Sequence[str]) -> list[Question]:
@@ -54,47 +59,152 @@ def unpacked(gguf: Path, out: Path) -> Path:
         with environment_with({"USE_TORCH_XLA": "0"}):
             from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        for kind in (AutoTokenizer, AutoModelForCausalLM):
-            kind.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+        options = {"gguf_file": gguf.name}
+        AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, **options)
+        # the weights are float32 by now, and only what says otherwise keeps them from being saved
+        model.__dict__.pop("hf_quantizer", None)
+        model.config.__dict__.pop("quantization_config", None)
+        model.save_pretrained(folder)
     return folder
 
 
-def judged(writer: Writer, questions: Sequence[Question], judging: np.ndarray) -> dict:
-    "Rates of the judging trials, by what learned from the others."
+def best_decoder(
+    rows: Sequence[dict], families: Sequence[str], questions: Sequence[Question], part: np.ndarray
+) -> list[str]:
+    "The sentences of the single decoder that makes the fewest errors on a part of the trials."
+    texts = [
+        [normalise(row[family][seed]) for row in rows]
+        for family in families
+        for seed in range(len(rows[0][family]))
+    ]
+    return min(texts, key=lambda one: word_counts(questions, one).edits[part].sum())
+
+
+def vote_by_both(
+    question: Question, scores: np.ndarray, share: float
+) -> str:  # the sentence with the fewest expected errors
+    "The vote if each candidate is believed by its decoders and by a share of a model's ln P."
+    texts = [text for text, _ in question.candidates]
+    logits = np.log([own for _, own in question.candidates]) + share * scores
+    weights = np.exp(logits - logits.max())
+    return texts[least_risk([text.split() for text in texts], (weights / weights.sum()).tolist())]
+
+
+def rescored_votes(
+    questions: Sequence[Question], scores: Sequence[np.ndarray], part: np.ndarray
+) -> tuple[list[str], float]:  # and the model's share
+    "The votes with the share of the model that makes the fewest errors on a part of the trials."
+    votes = {
+        share: [vote_by_both(*pair, share) for pair in zip(questions, scores)] for share in SHARES
+    }
+    errors = {
+        share: word_counts(questions, texts).edits[part].sum() for share, texts in votes.items()
+    }
+    best = min(SHARES, key=lambda share: errors[share])
+    return votes[best], best
+
+
+def judged(
+    writer: Writer,
+    questions: Sequence[Question],
+    judging: np.ndarray,
+    others: dict[str, list[str]],  # sentences of all trials by other ways
+) -> dict:
+    "Word errors of the judging trials, by what learned from the others."
     started = time.monotonic()
     teaching = [question for question, own in zip(questions, judging) if not own]
     scored = [question for question, own in zip(questions, judging) if own]
     fitted = fit(writer, teaching)
     written = ask(writer, scored)
-    taken = fitted.gate.takes(features_of(scored, written))
-    said = {question.truth for question in teaching}
-    told = np.array([question.truth in said for question in scored])
-    rates, difference = rates_of(scored, written, taken, told)
-    for name, rate in rates.items():
-        print(f"{name:24} {rate}")
-    print(f"gated less vote: {difference}\ngate {fitted.gate}\n")
+    taken = taken_by(fitted.gate, scored, written)
+    texts = {
+        name: [text for text, own in zip(sentences, judging) if own]
+        for name, sentences in others.items()
+    }
+    texts["written, no gate"] = [answer.sentence for answer in written]
+    texts["written, gated"] = [
+        answer.sentence if takes else question.vote
+        for question, answer, takes in zip(scored, written, taken)
+    ]
+    edits = {name: word_counts(scored, sentences).edits for name, sentences in texts.items()}
     return {
-        "rates": {name: rate.to_dict() for name, rate in rates.items()},
-        "difference": vars(difference),
+        "edits": {name: row.tolist() for name, row in edits.items()},
+        "words": [len(str(question.truth).split()) for question in scored],
+        "days": [question.day for question in scored],
         "gate": repr(fitted.gate),
+        "open": fitted.gate.threshold < NEVER,
         "taken": int(taken.sum()),
-        "sentences": len(scored),
+        "changed": sum(text != one.vote for text, one in zip(texts["written, gated"], scored)),
         "minutes": (time.monotonic() - started) / 60,
     }
 
 
-def model_writes(rows: Sequence[dict], families: Sequence[str], model: Path, out: Path) -> dict:
+def table_of(parts: Sequence[dict]) -> dict:
+    "Word error rates of what judged, and how they differ from the vote's; printed, too."
+    lengths = np.concatenate([part["words"] for part in parts])
+    days = np.concatenate([part["days"] for part in parts])
+    counts = {
+        name: Counts(np.concatenate([part["edits"][name] for part in parts]), lengths)
+        for name in parts[0]["edits"]
+    }
+    rows = {}
+    for name, own in counts.items():
+        rate = rate_of(own, days)
+        rows[name] = {"rate": rate.to_dict()}
+        line = f"  {name:20} {rate}"
+        if name != "vote":
+            difference = compare(counts["vote"], own, days)
+            rows[name]["less vote"] = vars(difference)
+            line += f"; less vote: {difference}"
+        print(line)
+    return rows
+
+
+def model_writes(
+    rows: Sequence[dict], families: Sequence[str], model: Path, out: Path, settings: WriterSettings
+) -> dict:
     "Rates of each part of the days, by a language model that learned from the other."
     questions = questions_from(rows, families)
     out.mkdir(parents=True, exist_ok=True)
     folder = unpacked(model, out) if model.suffix == ".gguf" else model
-    scorer = load_scorer(folder)
-    writer = Writer(scorer, out, f"{model_key(folder)} {scorer.writing}", WriterSettings())
+    name = model_key(folder)
+    writing, known = read_scores(out / "scores.json", name)
+    scorer = load_scorer(folder, writing=writing)
+    scorer.known.update(known)
+    lists = [[text for text, _ in question.candidates] for question in questions]
+    scores = kept_scores(scorer, lists, out / "scores.json", name)
+    questions = mark_order(scorer, questions, out / "order.json", name)
+    key = f"{name} {scorer.writing}"
+    writer = Writer(scorer, out, key, settings)
+    writer.model.gradient_checkpointing_disable()  # a small model fits, and is faster without
     last = last_days(questions)
     results = {}
     for name, judging in (("last days", last), ("first days", ~last)):
-        print(f"{name} judge, {judging.sum()} of {len(questions)} sentences")
-        results[name] = judged(writer, questions, judging)
+        print(f"{name} judge, {judging.sum()} of {len(questions)} sentences", flush=True)
+        rescored, share = rescored_votes(questions, scores, ~judging)
+        others = {
+            "single best decoder": best_decoder(rows, families, questions, ~judging),
+            "vote": [question.vote for question in questions],
+            "rescored vote": rescored,
+        }
+        ordered = [question.ordered for question in questions]
+        parts = [key, asdict(settings), families, others, judging.tolist(), ordered]
+        row_key = content_hash(parts)
+        path = out / f"row_{row_key[:12]}.json"  # a finished row
+        if not path.exists():
+            save_json(path, {**judged(writer, questions, judging, others), "share": share})
+        row = load_json(path)
+        results[name] = {"table": table_of([row]), "sentences": int(judging.sum())}
+        results[name] |= {one: row[one] for one in ("gate", "taken", "changed", "minutes", "share")}
+        print(
+            f"  gate {row['gate']}\n  {row['changed']} sentences changed; the model's share in the "
+            f"rescored vote {row['share']}; {row['minutes']:.0f} minutes",
+            flush=True,
+        )
+        results.setdefault("rows", []).append(row)
+    print("all days, each judged by what learned from the others")
+    results["all days"] = {"table": table_of(results.pop("rows"))}
     return results
 
 
@@ -160,6 +270,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?", default=Path("merged"))
     parser.add_argument("--families", nargs="+", default=["gru", "gru_without_llm"])
     parser.add_argument("--sentences", type=int, help="take every so many, about N of them")
+    usual = WriterSettings()
+    parser.add_argument("--epochs", type=int, default=usual.epochs)
+    parser.add_argument("--lr", type=float, default=usual.lr)
+    parser.add_argument("--batch", type=int, default=usual.batch, help="sentences a step")
+    parser.add_argument("--most", type=int, default=usual.most, help="candidates in a prompt")
+    parser.add_argument("--new-tokens", type=int, default=usual.new_tokens)
+    parser.add_argument("--tokens", type=int, default=usual.tokens, help="at once, with padding")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = json.loads(options.validation.read_text())
@@ -167,7 +284,16 @@ def main() -> None:
     if str(options.model) == "decoders":
         results = decoders_write(rows, options.families)
     else:
-        results = model_writes(rows, options.families, options.model, options.out)
+        settings = WriterSettings(
+            lr=options.lr,
+            epochs=options.epochs,
+            batch=options.batch,
+            most=options.most,
+            new_tokens=options.new_tokens,
+            tokens=options.tokens,
+        )
+        results = model_writes(rows, options.families, options.model, options.out, settings)
+        results["settings"] = asdict(settings)
     if options.json:
         save_json(options.json, {"model": options.model.name, **results})
 

@@ -24,7 +24,7 @@ FIELDS = {  # what `kaggle kernels push` reads, and its type
     "competition_sources": list, "kernel_sources": list, "model_sources": list,
 }
 MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-ensemble": "TpuV5E8",
-            "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
+            "b2t-tpu-v5e8": "TpuV5E8", "b2t-words": "NvidiaTeslaT4"}  # as kaggle 2.2.5 names them
 
 
 def cells_of(notebook: Path, kind: str = "code") -> list[str]:
@@ -40,7 +40,8 @@ def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
     assert {name: type(content.get(name)) for name in FIELDS} == FIELDS and kernel_names() == sorted(MACHINES)
     assert content["id"] == f"ada/{slug(content['title'])}" and 5 <= len(content["title"]) <= 50
     assert content["machine_shape"] == MACHINES[kernel] and content["is_private"]
-    assert (content["enable_gpu"], content["enable_tpu"]) == (kernel == "b2t-gpu", kernel != "b2t-gpu")
+    gpu = MACHINES[kernel].startswith("Nvidia")
+    assert (content["enable_gpu"], content["enable_tpu"]) == (gpu, not gpu)
     assert content["competition_sources"] == ([] if kernel == "b2t-eit-tpu" else ["brain-to-text-25"])
     assert (tmp_path / "push/kernel" / content["code_file"]).is_file()
     about = load_json(tmp_path / "push/wheel/dataset-metadata.json")
@@ -156,7 +157,8 @@ def test_notebooks_install_by_the_same_cell(tmp_path: Path) -> None:
     """A wheel comes before a clone, and no index is asked for the kit: who registers its name there must not run code here."""
     assert {path.stem for path in INSTALLING} == {
         "index", "first_decoder", "first_hour", "colab", "own_model", "own_recordings", "before_the_tpu", "cluster", "live",
-        "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu", "b2t-tpu-ensemble"}
+        "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu", "b2t-tpu-ensemble",
+        "b2t-words"}
     (cell,) = {re.sub(r"^#\|.*\n", "", cell, flags=re.M) for cells in INSTALLING.values() for cell in cells}
     assert len(cell.splitlines()) == 5
     binary = "--only-binary pocketsphinx --find-links ."

@@ -72,6 +72,7 @@ SMALL = {  # kernel -> (cell's line, the line instead); STEPS are those of this 
         ('recipe, device = "transformer", "tpu"', 'recipe, device = "tiny", "cpu"'),
         ('{"keep_checkpoints": 2, "cache": "float16"}', '{"cache": "float16", "steps": STEPS, "new_schedule": True}'),
     ],
+    "b2t-words": [("missing = [name for name, found in have.items() if not found]", "missing = []")],
 }
 STEPS = 110  # a session
 
@@ -84,6 +85,29 @@ def make_small(path: Path, kernel: str, number: int) -> None:
         assert len(cells) == 1, f"{kernel}: {line} stands in {len(cells)} cells"
         cells[0]["source"] = "".join(cells[0]["source"]).replace(line, instead.replace("STEPS", str(number * STEPS)))
     path.write_text(json.dumps(notebook))
+
+
+def attach_words(
+    inputs: Path,  # /kaggle/input
+    recordings: Path,
+) -> None:
+    "Attach lists of three decoders, and a tiny model as Kaggle Models mounts one."
+    sys.path.insert(0, str(ROOT / "tests"))
+    from tiny_models import write_causal
+
+    from b2t_kit.data.dataset import Recordings
+    from b2t_kit.decode.submission import write_table
+
+    write_causal(inputs / "models/ada/small/transformers/default/1", positions=1024)
+    for number, misheard in enumerate((("the", "a"), ("is", "his"), ("to", "two"))):
+        for split in ("val", "test"):
+            with Recordings(recordings, split) as opened:
+                places = [info.place for info in opened.infos]
+                said = [opened[row].sentence or "is it to the left" for row in range(len(places))]
+            words = [[misheard[1] if word == misheard[0] else word for word in one.split()] for one in said]
+            path = inputs / f"datasets/ada/lists/{split}/decoder_{number}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_table(path, dict(zip(places, map(" ".join, words))))
 
 
 def session(
@@ -106,6 +130,8 @@ def session(
     if recordings is not None:
         shutil.copytree(recordings, kaggle / "input/competitions/brain-to-text-25/recordings")
         make_small(kaggle / "kernel.ipynb", kernel, number)
+        if kernel == "b2t-words":
+            attach_words(kaggle / "input", recordings)
     if number > 1:
         shutil.copytree(work / f"kaggle{number - 1}/working", kaggle / "input/notebooks/ada" / kernel)
     variables = {"KAGGLE_KERNEL_RUN_TYPE": kind, "ISTPUVM": "1", "TPU_PROCESS_ADDRESSES": "local"}
@@ -185,7 +211,7 @@ def main() -> int:  # exit status
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", required=True)
     parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--kernels", default="b2t-eit-tpu,b2t-gpu,b2t-tpu-v5e8,b2t-tpu-ensemble")
+    parser.add_argument("--kernels", default="b2t-eit-tpu,b2t-gpu,b2t-tpu-v5e8,b2t-tpu-ensemble,b2t-words")
     parser.add_argument("--recordings", type=Path)
     options = parser.parse_args()
     image, right = os.path.abspath(options.image), []  # as it is called: links lead out of the environment

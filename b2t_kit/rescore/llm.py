@@ -326,7 +326,7 @@ def import_library(name: str, extra: str) -> ModuleType:
         raise KitError(f"{name} is not installed; {install_line(extra)}") from error
 
 # %% ../../nbs/rescore/llm.ipynb #c41047e2
-def quantisation(bits: int, device: str) -> Any:
+def quantisation(bits: int, device: str, dtype: torch.dtype) -> Any:
     "Return settings for weights in few bits."
     if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
         raise KitError(
@@ -335,9 +335,8 @@ def quantisation(bits: int, device: str) -> Any:
         )
     if bits == 8:
         return import_library("transformers", "rescore").BitsAndBytesConfig(load_in_8bit=True)
-    half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return import_library("transformers", "rescore").BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half)
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
 
 # %% ../../nbs/rescore/llm.ipynb #88273c73
 _SCORING = 2  # version of the computation of scores: raised when other code gives other numbers
@@ -384,8 +383,8 @@ def load_scorer(
         raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
     library = import_library("transformers", "rescore")
     kind = "cpu" if device is None else device.kind
-    options = {"quantization_config": quantisation(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype
+    options = {"quantization_config": quantisation(bits, kind, dtype)} if bits else {}
     try:
         _check_layers(folder)
         tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)

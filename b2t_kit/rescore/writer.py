@@ -45,11 +45,17 @@ class Question:
     # normalised sentences and their shares of the votes; the vote's first, then by share
     candidates: tuple[tuple[str, float], ...]
     truth: str | None = None  # what was said, normalised
+    ordered: bool = True  # False: of a block of words that stand in no order; see `mark_order`
 
     @property
     def vote(self) -> str:
         "The candidate with the fewest expected word errors."
         return self.candidates[0][0]
+
+    @property
+    def disputed(self) -> bool:
+        "Whether the decoders differ; where they do not, the model is not asked."
+        return len(self.candidates) > 1
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f10
 def questions_of(
@@ -325,8 +331,9 @@ def check_memory(writer: Writer, examples: Sequence[Example]) -> None:
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f40
 def lr_at(step: int, steps: int, settings: WriterSettings) -> float:  # from 0 to 1
     "Return the learning rate of a step, as a fraction of its peak."
-    rise = (step + 1) / max(settings.warmup, 1)
-    fall = (steps - step) / max(steps - settings.warmup, 1)
+    warmup = min(settings.warmup, steps // 10)  # few sentences are few steps
+    rise = (step + 1) / max(warmup, 1)
+    fall = (steps - step) / max(steps - warmup, 1)
     return min(rise, fall, 1.0)
 
 
@@ -357,7 +364,8 @@ def learn(
 ) -> Path:  # folder of the adapter
     "Train the adapter from the start, go on where a call was killed, or read it."
     settings = writer.settings
-    examples = [writer.example(question, question.truth) for question in questions]
+    taught = [question for question in questions if question.disputed] or questions
+    examples = [writer.example(question, question.truth) for question in taught]
     key = content_hash({"model": writer.name, "settings": asdict(settings), "examples": examples})
     folder = writer.folder / f"adapter_{key[:12]}"
     generator = np.random.default_rng(settings.seed)
@@ -436,8 +444,9 @@ def ask(
     every: float = 30.0,  # least number of seconds between two writes of the file
 ) -> list[Written]:
     "Return what the model makes of each trial, or go on where a call was killed."
-    examples = [writer.example(question) for question in questions]
-    votes = [question.vote for question in questions]
+    disputed = [question for question in questions if question.disputed]
+    examples = [writer.example(question) for question in disputed]
+    votes = [question.vote for question in disputed]
     key = content_hash([writer.name, writer.learned, asdict(writer.settings), examples, votes])
     path = writer.folder / f"written_{key[:12]}.json"
     known = read_written(path)
@@ -450,7 +459,7 @@ def ask(
             continue
         sentences = write_sentences(writer, [examples[row] for row in rows], width)
         for row, sentence in zip(rows, sentences):
-            prompt = writer.prompt(questions[row])
+            prompt = writer.prompt(disputed[row])
             writer.scorer.write(Writing(prompt, writer.writing.capitals, (writer.end_text,)))
             own, vote = writer.scorer.score_lists([[sentence, votes[row]]])[0].tolist()
             known[row] = Written(sentence, own, vote)
@@ -458,4 +467,8 @@ def ask(
             record = {"written": {str(row): list(answer) for row, answer in known.items()}}
             save_json(path, {**record, "check": content_hash(record)})
             last_write = time.monotonic()
-    return [known[row] for row in range(len(questions))]
+    answers = iter([known[row] for row in range(len(disputed))])
+    return [
+        next(answers) if question.disputed else Written(question.vote, 0.0, 0.0)
+        for question in questions
+    ]
