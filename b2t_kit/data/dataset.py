@@ -11,7 +11,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
            'repetitions', 'DayStatistics', 'stretch_warnings', 'column_warnings', 'scale_warnings', 'pace_warning',
-           'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
+           'kinds_warning', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -40,7 +40,8 @@ from ..core.files import as_png, platform, regular_file
 from ..core.frames import Frames, needed_frames
 from ..core.program import track_progress
 from ..core.settings import to_dict
-from .check import Looks, remarks, spelled
+from .check import Looks, of_days, remarks, spelled
+from ..core.frames import Frames, needed_frames
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 
@@ -892,7 +893,8 @@ class DayStatistics:
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.bins = 0
-        self.repeated = 0  # repeated: bins that are as the bin before
+        self.repeated = 0  # bins that are as the bin before
+        self.empty = 0  # bins that are 0 in all columns
         self.least = math.inf
         self.short = 0  # trials too short for `tiny`
         self.min_span = MAX_BINS  # fewest bins for a frame that CTC needs
@@ -931,6 +933,7 @@ class DayStatistics:
         start, stop = max(ends.tolist(), key=lambda pair: pair[1] - pair[0], default=(0, 0))
         repeated = int((ends[:, 1] - ends[:, 0]).sum())
         self.repeated += repeated
+        self.empty += int((~features.any(1)).sum())
         self.others += repeated - (stop - start), max(len(ends) - 1, 0)
         self.stretches.append((stop - start, start, float(np.abs(features[start]).max())))
         self.trials.append(trial)
@@ -962,7 +965,7 @@ class DayStatistics:
 
 # %% ../../nbs/01_dataset.ipynb #e677d60d
 def stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
-    "Yield that nothing changes for longer than chance allows."
+    "Yield that nothing changes for longer, or more often, than chance allows."
     bins, number = day.others.tolist()
     probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
     # chance makes one of this length in a billion bins
@@ -979,6 +982,16 @@ def stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
                 f"{day.trials[indices[0]]}; {len(indices)} of {len(day.trials)} trials "
                 f"have such stretches"
             ),
+        )
+        return
+    # a column that changes from each bin to the next rules out that all stay the same by chance
+    changing = day.changes.max() > 0.97 * (day.bins - day.repeated - len(day.trials))
+    lost = max(day.repeated, day.empty)
+    if changing and 0.002 * day.bins < lost < 0.3 * day.bins:
+        what = "0" if day.empty >= day.repeated else "the same as the bin before"
+        yield (
+            "lost",
+            f"{lost:,} of {day.bins:,} bins are {what} in all columns; were packets lost?",
         )
 
 # %% ../../nbs/01_dataset.ipynb #83db083f
@@ -1042,10 +1055,27 @@ def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # e
     )
 
 
-def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
-    "Return warnings about implausible days, by session, a line for each kind of warning."
-    days = {name: day for name, day in days.items() if day.bins}
-    warnings = dict[str, dict[str, str]]()  # kind -> session -> text
+def kinds_warning(day: DayStatistics) -> str:  # empty if they are as declared
+    "Return that columns declared as threshold crossings are no counts, while others are."
+    kinds = day.signal.kinds
+    steps = day.looks.steps
+    if FEATURE_KINDS[0] not in kinds or len(kinds) < 2 or len(steps) % len(kinds):
+        return ""
+    counts = np.repeat([kind == FEATURE_KINDS[0] for kind in kinds], len(steps) // len(kinds))
+    smooth = np.flatnonzero(counts & (steps > 0.98))
+    whole = np.flatnonzero(~counts & (steps < 0.9))
+    if not len(smooth) or not len(whole):
+        return ""
+    size = day.signal.num_features // len(steps)
+    return (
+        f"columns {smooth[0] * size} to {(smooth[0] + 1) * size - 1} should be "
+        f"{FEATURE_KINDS[0]}, and columns {whole[0] * size} to {(whole[0] + 1) * size - 1} look "
+        "like these; are all columns of the first kind before those of the second?"
+    )
+
+
+def _day_warnings(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str, str]]:
+    "Yield the kind of each warning, the session and the text."
     for name, day in days.items():
         peers = [
             [np.median(part) for part in other.moments]
@@ -1056,9 +1086,23 @@ def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
             (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(peers, 0).tolist()
         )
         for kind, text in day.warnings(*usual):
-            warnings.setdefault(kind, {})[name] = text
+            yield kind, name, text
         if pace := pace_warning(day, days.values()):
-            warnings.setdefault("pace", {})[name] = pace
+            yield "pace", name, pace
+        if kinds := kinds_warning(day):
+            yield "kinds", name, kinds
+    for signal in dict.fromkeys(day.signal for day in days.values()):
+        names = [name for name, day in days.items() if day.signal == signal]
+        for index, kind, text in of_days([days[name].looks for name in names]):
+            yield kind, names[index], text
+
+
+def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
+    "Return warnings about implausible days, by session, a line for each kind of warning."
+    days = {name: day for name, day in days.items() if day.bins}
+    warnings = dict[str, dict[str, str]]()  # kind -> session -> text
+    for kind, name, text in _day_warnings(days):
+        warnings.setdefault(kind, {})[name] = text
     lines = []
     for texts in warnings.values():
         first, *others = texts
@@ -1246,6 +1290,12 @@ def check_days(
             day.add(
                 features, f"{info.group} of {info.file.name}", info.sentence, labels, info.block
             )
+        # all trials' lengths are known without reading them
+        day.looks.spans = [
+            (info.num_bins, info.num_labels)
+            for info in (recordings.infos[index] for index in members)
+            if info.num_labels
+        ]
     warnings = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):
         raise KitError(

@@ -22,7 +22,7 @@ from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
 from .files import read_nbest
-from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of
+from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of, row_shift
 from ..text.phonemes import normalise
 from ..text.tables import PLACE, Table, align_tables, likeliest, read_sentences, read_table
 
@@ -261,6 +261,12 @@ def score_notes(
             )
         if silent := sum(not words for words in side):
             notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
+    if shift := row_shift(*sides):
+        rows = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
+        notes.append(
+            f"note: {Path(tables[1].path).name} would fit if it were moved by {rows}; are these "
+            "sentences of the same trials, in the same order?"
+        )
     if len({read_bytes(table.path) for table in tables}) == 1:
         notes.append("note: both files have the same content")
     return tuple(notes)
