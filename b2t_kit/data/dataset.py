@@ -41,7 +41,6 @@ from ..core.frames import Frames, needed_frames
 from ..core.program import track_progress
 from ..core.settings import to_dict
 from .check import Looks, of_days, remarks, spelled
-from ..core.frames import Frames, needed_frames
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 from ..text.tables import read_sentence
 
