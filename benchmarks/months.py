@@ -4,6 +4,7 @@
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
                      [--live 2023.12.10 2024.02.25]                                       live sessions of two days
                      [--ceiling]                                                          trained on labels of all days
+                     [--noise 0.3 0.6 1]                                                  trained with other noise
     python benchmarks/months.py --figure                                                  the figure, from the results
     python benchmarks/months.py --costs                                                   seconds a trial, and memory
 
@@ -69,12 +70,13 @@ def make_recordings(folder: Path, participant: int, sentences: Path) -> tuple[Pa
     return training, scored
 
 
-def train_small(data: Path, out: Path, steps: int) -> None:
+def train_small(data: Path, out: Path, steps: int, noise: float | None = None) -> None:  # white noise; None: `tiny`'s
     "Train a small GRU, unless it is there."
     run = tiny()
+    augment = run.task.augment if noise is None else replace(run.task.augment, white_noise=noise)
     batches = replace(run.task.batches, cache="float16", impossible="skip")
     train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
-    run = replace(run, task=replace(run.task, batches=batches), train=train)
+    run = replace(run, task=replace(run.task, batches=batches, augment=augment), train=train)
     if not out.is_dir():
         task = open_task(run, data)
         train_decoder(task, run, out)
@@ -111,8 +113,19 @@ def one_participant(
     return found
 
 
+def as_trained(run: Path, scored: Path) -> str:
+    "Phoneme errors of a decoder, means of the days of training and of those after them."
+    rates = evaluate_run(run, scored, "val", device="cpu").to_dict()["days"]
+    trained = set(session_names(TRAINED))
+    first, later = (
+        np.mean([100 * row["rate"] for day, row in rates.items() if (day in trained) == is_first])
+        for is_first in (True, False)
+    )
+    return f"days of training {first:.1f}, later days {later:.1f} %"
+
+
 def ceiling(folder: Path, participant: int, sentences: Path, steps: int) -> str:
-    "A line: errors of a decoder that is trained on 60 labelled sentences of each of all days."
+    "Errors of a decoder that is trained on 60 labelled sentences of each of all days."
     labelled = folder / "labelled"
     config = replace(
         STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=LATEST, trials=60, held_out=0.1
@@ -120,13 +133,15 @@ def ceiling(folder: Path, participant: int, sentences: Path, steps: int) -> str:
     if not labelled.is_dir():
         simulate(labelled, config)
     train_small(labelled, folder / "run_labelled", steps)
-    rates = evaluate_run(folder / "run_labelled", folder / "scored", "val", device="cpu").to_dict()["days"]
-    trained = set(session_names(TRAINED))
-    first, later = (
-        np.mean([100 * row["rate"] for day, row in rates.items() if (day in trained) == is_first])
-        for is_first in (True, False)
-    )
-    return f"participant {participant}, labels of every day: days of training {first:.1f}, later days {later:.1f} %"
+    return as_trained(folder / "run_labelled", folder / "scored")
+
+
+def with_noise(folder: Path, participant: int, sentences: Path, steps: int, noise: float) -> str:
+    "Errors of a decoder that is trained with other noise."
+    training, scored = make_recordings(folder, participant, sentences)
+    run = folder / f"run_noise_{noise:g}"
+    train_small(training, run, steps, noise)
+    return as_trained(run, scored)
 
 
 class AtOnce:
@@ -277,6 +292,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
     parser.add_argument("--ceiling", action="store_true", help="train with labels of every day, for twice the steps")
+    parser.add_argument("--noise", nargs="*", type=float, help="train with white noise of these strengths")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--costs", nargs="*", metavar="RECIPE", help="default: tiny, baseline, transformer")
     parser.add_argument("--json", type=Path, default=RESULTS / "months.json")
@@ -285,10 +301,14 @@ def main() -> None:
         for name in options.costs or ("tiny", "baseline", "transformer"):  # the peak so far, so the smallest first
             print(costs(name), flush=True)
         return
-    if options.ceiling:
+    if options.ceiling or options.noise:
         for participant in options.participants.split(","):
-            folder = options.folder / participant
-            print(ceiling(folder, int(participant), options.sentences, 2 * options.steps), flush=True)
+            which = options.folder / participant, int(participant), options.sentences
+            if options.ceiling:
+                print(f"participant {participant}, labels of every day: {ceiling(*which, 2 * options.steps)}", flush=True)
+            for noise in options.noise or ():
+                line = with_noise(*which, options.steps, noise)
+                print(f"participant {participant}, noise {noise:g}: {line}", flush=True)
         return
     if options.live:
         for participant in options.participants.split(","):

@@ -132,13 +132,12 @@ class LiveAdaptation:
         if self.is_over:
             return "the decoder of the morning; adaptation is off"
         which = "the adapted decoder" if self.is_used else "the decoder of the morning"
+        gain = round(self.gain, 1) + 0.0  # no minus before zero
+        line = f"{which}; learned from {self.learned} sentences, expected gain {gain:.1f} words"
         if self.known:
             before, after = self.known_losses
-            reason = f"loss of the {len(self.known)} marked ones {before:.0f} to {after:.0f}"
-        else:
-            gain = round(self.gain, 1) + 0.0  # no minus before zero
-            reason = f"expected gain {gain:.1f} words"
-        return f"{which}; learned from {self.learned} sentences, {reason}"
+            line += f", loss of the {len(self.known)} marked ones {before:.0f} to {after:.0f}"
+        return line
 
     @property
     def known_losses(self) -> tuple[float, float]:  # nats
@@ -148,11 +147,9 @@ class LiveAdaptation:
 
     @property
     def is_better(self) -> bool:
-        "Whether the learner is: as marked sentences say, else as it expects itself."
-        if self.known:
-            before, after = self.known_losses
-            return after < before
-        return self.gain > (0.0 if self.is_used else TAKES_OVER)
+        "Whether the learner is: as marked sentences say, or as it expects itself."
+        before, after = self.known_losses  # both 0 if there are none
+        return after < before or self.gain > (0.0 if self.is_used and not self.known else TAKES_OVER)
 
     def show(self, moment: Any) -> None:
         "Take a `Moment`: hand over sentences that end, and marks."
