@@ -373,8 +373,7 @@ def length_fit(
     spans: Sequence[tuple[int, int]],  # bins and labels of each trial
     shift: int = 0,
 ) -> tuple[float, float]:
-    """Return how the bins of trials correlate, by rank, with the labels of those `shift` later, and by how many standard
-    errors that is more than chance."""
+    "Return the rank correlation of bins with the labels of trials `shift` later, and its standard errors above 0."
     count = len(spans) - abs(shift)
     if count < 20:
         return 0.0, 0.0
