@@ -160,8 +160,10 @@ class Listener:
     def __init__(self, adaptation: LiveAdaptation | None, told: int) -> None:
         self.adaptation = adaptation
         self.told = told
+        self.words = list[str]()  # since the last cue; a long silence ends a sentence too
         self.decoded = list[list[str]]()
         self.said = list[list[str]]()
+        self.finals = 0  # sentences of the session, as they are marked
         self.is_adapted = False  # the sentence that is being said is decoded with the learner's weights
         self.adapted = 0  # such sentences
 
@@ -169,13 +171,17 @@ class Listener:
         for update in moment.updates:
             if not update.final:
                 continue
-            self.decoded.append([word for word, _ in update.words])
+            self.words += [word for word, _ in update.words]
+            self.finals += 1
+            if not moment.said:
+                continue
+            self.decoded.append(self.words)
+            self.words = []
             self.said.append(normalise(moment.said).split())
-            number = len(self.said)
             if self.adaptation is None:
                 continue
-            if number <= self.told:
-                self.adaptation.learn_from_mark(SentenceMark(number, "corrected", moment.said))
+            if len(self.said) <= self.told:
+                self.adaptation.learn_from_mark(SentenceMark(self.finals, "corrected", moment.said))
             self.adapted += self.is_adapted
             self.is_adapted = self.adaptation.is_used
 
@@ -211,7 +217,6 @@ def live(folder: Path, participant: int, sentences: Path, days: list[str]) -> li
         plain = live_session(folder / "run", talk, day, False, 0)
         for title, told in (("nothing told", 0), (f"the first {TOLD} told", TOLD)):
             other = live_session(folder / "run", talk, day, True, told)
-            assert plain.said == other.said
             before = count_edits(plain.said[TOLD:], plain.decoded[TOLD:])
             after = count_edits(other.said[TOLD:], other.decoded[TOLD:])
             rates = [100 * counts.edits.sum() / counts.lengths.sum() for counts in (before, after)]
