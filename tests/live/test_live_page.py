@@ -268,10 +268,10 @@ def test_back_to_the_decoder_of_the_morning(decoder: StreamDecoder, browser) -> 
         until(lambda: text(browser, "counted"))
         assert not browser.find_element("id", "learning").is_displayed()
         session.adaptation = adaptation = LiveAdaptation(session, device)
-        adaptation.gain = 2.0
+        adaptation.compared.gain = 4.0
         adaptation._choose()
         session.note(adaptation.line)
-        adapted = "Decoding with the adapted decoder; learned from 0 sentences, expected gain 2.0 words."
+        adapted = "Decoding with the adapted decoder; learned from 0 sentences, expected gain 4.0 words."
         until(lambda: text(browser, "learned") == adapted)
         assert decoder.next_steps is not adaptation.morning
         press(browser, "morning")
