@@ -112,10 +112,11 @@ class Gate:
         return self.probabilities(features) >= self.threshold
 
     def __repr__(self) -> str:
+        vote = f"; the vote believes the model by {self.share:g}" if self.share else ""
         if self.threshold >= NEVER:
             why = "closed, so every sentence is the vote's: no threshold is sure to gain"
-            return f"{why} ({self.report})"
-        return f"open from {self.threshold:.0%} ({self.report})"
+            return f"{why} ({self.report}){vote}"
+        return f"open from {self.threshold:.0%} ({self.report}){vote}"
 
 
 def fit_logistic(
