@@ -125,10 +125,14 @@ class Comparison:
         self.known[number] = morning, learned
 
     @property
+    def latest(self) -> list[tuple[float, float]]:
+        "Losses of the later half of the marked sentences: at the first ones the learner had learned little."
+        return list(self.known.values())[len(self.known) // 2 :]
+
+    @property
     def known_losses(self) -> tuple[float, float]:  # nats; both 0 if nothing was marked
-        "Sums over all marked sentences: of the morning's decoder, and of the learner."
-        pairs = self.known.values()
-        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
+        "Sums over these: of the morning's decoder, and of the learner."
+        return sum(before for before, _ in self.latest), sum(after for _, after in self.latest)
 
     def is_better(self, is_used: bool) -> bool:
         "Whether the learner is: as marked sentences say, or as it expects itself."
@@ -142,7 +146,7 @@ class Comparison:
         line = f"expected gain {round(self.gain, 1) + 0.0:.1f} words"  # no minus before zero
         if self.known:
             before, after = self.known_losses
-            line += f", loss of the {len(self.known)} marked ones {before:.0f} to {after:.0f}"
+            line += f", loss of the last {len(self.latest)} marked ones {before:.0f} to {after:.0f}"
         return line
 
     def logits(self, model: torch.nn.Module, features: np.ndarray) -> np.ndarray:  # (P, 41) calibrated
