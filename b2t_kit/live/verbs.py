@@ -109,9 +109,9 @@ class Live(Speaks, ReadsRun, HasSettings):
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
     temperature: float | None = None  # divides the logits, as for b2t decode
-    # learn from sure words and from marked sentences; the next sentence is decoded with what was
-    # learned once more of its words are expected to be right, and one request brings back the
-    # decoder of the morning
+    # learn from sure words and from marked sentences; sentences are decoded with what was learned
+    # once the marked ones, or three more words that are expected to be right, say that it is
+    # better, and one request brings back the decoder of the morning
     adapt: bool = False
     LIMITS = {"port": (0, 65_535), "temperature": TEMPERATURE}
 
