@@ -310,7 +310,8 @@ def main() -> None:
         for participant in options.participants.split(","):
             which = options.folder / participant, int(participant), options.sentences
             if options.ceiling:
-                print(f"participant {participant}, labels of every day: {ceiling(*which, 2 * options.steps)}", flush=True)
+                line = ceiling(*which, 2 * options.steps)
+                print(f"participant {participant}, labels of every day: {line}", flush=True)
             for noise in options.noise or ():
                 line = with_noise(*which, options.steps, noise)
                 print(f"participant {participant}, noise {noise:g}: {line}", flush=True)

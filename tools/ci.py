@@ -18,7 +18,7 @@ shell runs cells in a thread with an event loop: those of signals, processes and
 tools/same_cells.py checks that nbdev 3 would run the same cells. tools/leaderboard.py reproduces one row of the
 leaderboard, whose turn it is by the date of the commit. README.md's first command runs in base; ruff and mypy
 run once. The last line sums the tests of base and xla; any other failed step counts as one failure, and .ci/last.json
-keeps the sums for the badge of the front page.
+keeps the sums for the badge of the front page, which is drawn again.
 
 Seconds are printed below each step and in tables at the end: those of the steps, and of the slowest files of tests.
 .ci/envs/seconds.json has those of every file; copied to .ci/seconds.json, they decide which files begin first.
@@ -229,6 +229,7 @@ def main() -> int:
         print(f"{seconds:6.0f} s  {'' if succeeded else 'FAILED':<6}  {name:<6}  {command}")
     print(f"{in_all:6.0f} s  in all\n")
     LAST.write_text(json.dumps({"passed": passed, "failed": failed, "skipped": skipped}) + "\n", encoding="utf-8")
+    run("base", "python tools/readme.py")  # a test compares the badge
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return min(failed, 1)
 
