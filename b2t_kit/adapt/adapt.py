@@ -232,6 +232,20 @@ class Learner:
             self.parameters.values(), lr=rate, weight_decay=self.adapt.weight_decay
         )
 
+    def logits(
+        self,
+        features: np.ndarray,  # (T, C) float32
+        model: torch.nn.Module | None = None,  # such as a copy of the network from before; None: as it is now
+    ) -> np.ndarray:  # (P, 41) float32
+        "Return what the network makes of a trial."
+        batch = self.device.place(single_trial(features, 0, self.decoder.config.model.framing))
+        with torch.no_grad(), self.device.autocast():
+            scores, frames = logits_of(
+                self.model if model is None else model, batch, self.decoder.config
+            )
+        scores, frames = self.device.fetch([scores, frames])
+        return scores[0, : int(frames[0])].numpy()
+
     def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
         "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
         lost = self.decoder.config.model.framing.of(bins) - frames
@@ -387,11 +401,7 @@ class AdaptingDecoder(Learner):
         key = info.session, info.block, info.number
         self.enter(info.session)
         features = self.recordings.features(index)
-        batch = self.device.place(single_trial(features, 0, self.decoder.config.model.framing))
-        with torch.no_grad(), self.device.autocast():
-            scores, frames = logits_of(self.model, batch, self.decoder.config)
-        scores, frames = self.device.fetch([scores, frames])
-        logits = scores[0, : int(frames[0])].numpy()
+        logits = self.logits(features)
         sentence, stretches = self.words(logits)
         labels = self.recordings.labels(index) if index in self.known else None
         if labels is not None:

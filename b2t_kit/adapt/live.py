@@ -18,14 +18,13 @@ import numpy as np
 import torch
 
 from b2t_kit.adapt.adapt import (
-    AdaptConfig, Learner, Lesson, Stretch, single_trial, sure_stretches,
+    AdaptConfig, Learner, Lesson, Stretch, sure_stretches,
 )
 from ..core.errors import KitError
 from ..decode.files import Hypothesis
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
 from ..speech.calibrate import label_loss, tempered
-from ..speech.task import logits_of
 from ..text.phonemes import normalise
 
 # %% ../../nbs/adapt/live.ipynb #a70e0006
@@ -97,19 +96,21 @@ TAKES_OVER = 3.0  # words that the learner must expect to have had right beyond 
 class Comparison:
     "What the decoder of the morning and the learner make of each sentence before it teaches the learner."
 
-    def __init__(self, decoder: Any, device: Device, morning: torch.nn.Module) -> None:  # a `StreamDecoder`
+    def __init__(self, decoder: Any, learner: Learner, morning: torch.nn.Module) -> None:  # a `StreamDecoder`
         self.decoder = decoder
-        self.device = device
+        self.learner = learner
         self.morning = morning
         self.gain = 0.0  # words that the learner expects to have had right beyond the morning's
         self.heard = dict[int, tuple[np.ndarray, np.ndarray]]()  # logits of both, of the latest sentences
         # of each marked sentence: CTC loss of what was said, of the morning's decoder and of the learner
         self.known = dict[int, tuple[float, float]]()
 
-    def hear(self, said: Finished, learner: torch.nn.Module) -> None:
+    def hear(self, said: Finished) -> None:
         "Have both decode a sentence, and compare what they expect to have right if it is believed."
-        morning = self.logits(self.morning, said.features)
-        learned = self.logits(learner, said.features)
+        morning, learned = (
+            tempered(self.learner.logits(said.features, model), self.decoder.temperature)
+            for model in (self.morning, self.learner.model)
+        )
         self.heard[said.number] = morning, learned
         self.heard.pop(said.number - MOST_FINISHED, None)
         if said.is_believed:
@@ -149,14 +150,6 @@ class Comparison:
             line += f", loss of the last {len(self.latest)} marked ones {before:.0f} to {after:.0f}"
         return line
 
-    def logits(self, model: torch.nn.Module, features: np.ndarray) -> np.ndarray:  # (P, 41) calibrated
-        "Return what a network makes of a sentence."
-        config = self.decoder.decoder.config
-        batch = self.device.place(single_trial(features, 0, config.model.framing))
-        with torch.no_grad():
-            scores, frames = logits_of(model, batch, config)
-        return tempered(scores[0, : int(frames[0])].cpu().numpy(), self.decoder.temperature)
-
     def expected(self, logits: np.ndarray) -> float:  # (P, 41) calibrated
         "Return how many words of a sentence are expected to be right."
         best = self.decoder.search.decode(logits)
@@ -183,7 +176,7 @@ class LiveAdaptation:
         self.learner = Learner(decoder.decoder, device, adapt)
         self.learner.begin(decoder.day)
         self.morning = decoder.steps
-        self.compared = Comparison(decoder, device, self._copy())
+        self.compared = Comparison(decoder, self.learner, self._copy())
         self.learned = 0  # sentences
         self.is_used = False
         self.is_over = False
@@ -226,7 +219,7 @@ class LiveAdaptation:
         "Keep a sentence for its mark, and compare on it; if it is believed, learn from its sure words."
         self.finished[said.number] = said
         self.finished.pop(said.number - MOST_FINISHED, None)
-        self.compared.hear(said, self.learner.model)
+        self.compared.hear(said)
         if not said.is_believed:
             return
         stretches = sure_stretches(
