@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FEWEST_BINS', 'FEWEST_LABELS', 'ODD_COLUMNS', 'FEW_COPIES', 'AT_LIMIT', 'MOST_BINS', 'FARTHEST', 'SMALLEST_GROUP',
-           'FARTHEST_SHIFT', 'NEAREST', 'FEWEST_DAYS', 'roughness', 'time_look', 'edits', 'sentence_gap', 'spelled',
-           'Moments', 'Looks', 'in_time', 'of_columns', 'standing', 'likeness', 'of_blocks', 'length_fit',
-           'table_shift', 'of_labels', 'remarks', 'of_days']
+           'FARTHEST_SHIFT', 'NEAREST', 'FEWEST_DAYS', 'roughness', 'time_look', 'sentence_gap', 'spelled', 'Moments',
+           'Looks', 'in_time', 'of_columns', 'standing', 'likeness', 'of_blocks', 'length_fit', 'table_shift',
+           'of_labels', 'remarks', 'of_days']
 
 # %% ../../nbs/data/check.ipynb #aaa3ebcb
 import re
@@ -15,6 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
+from ..text.metrics import edit_distance
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, to_ids
 
 # %% ../../nbs/data/check.ipynb #cd60cedc
@@ -48,17 +49,6 @@ def time_look(features: np.ndarray) -> np.ndarray | None:  # of (T, C); None whe
 FEWEST_LABELS = 14  # of a sentence: a word or two can be anything
 
 
-def edits(first: Sequence[int], second: Sequence[int]) -> int:
-    "Return the edit distance of two sequences."
-    row = np.arange(len(second) + 1)
-    other = np.asarray(second)
-    for index, value in enumerate(first, 1):
-        best = np.minimum(row[1:] + 1, row[:-1] + (other != value))
-        best = np.concatenate([[index], best])
-        row = np.minimum.accumulate(best - np.arange(len(best))) + np.arange(len(best))
-    return int(row[-1])
-
-
 def sentence_gap(
     labels: np.ndarray,  # (L,)
     sentence: str,
@@ -84,7 +74,7 @@ def sentence_gap(
             return None
     if not expected or max(len(expected), len(stored)) < FEWEST_LABELS:
         return None
-    return edits(stored, expected) / max(len(stored), len(expected))
+    return edit_distance(stored, expected) / max(len(stored), len(expected))
 
 # %% ../../nbs/data/check.ipynb #bc4265d6
 ODD_COLUMNS = 0.1  # share of the columns that makes a look speak
