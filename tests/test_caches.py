@@ -369,7 +369,7 @@ def test_scores_on_a_card(here: Path, capsys: pytest.CaptureFixture) -> None:
                            *((result, wrong) for wrong in ([], {**rates, "marks": 3}, {"trials": 4}))]:
         save_json(path, record)
         save_json(changed, wrong)
-        CachedFiles([result], key).seal()
+        CachedFiles([result], key).commit()
         capsys.readouterr()
         assert run(f"export {RUN} --out card") == 2 and not Path("card").exists(), wrong
         assert f"{changed}: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said

@@ -614,9 +614,9 @@ class Decoding(OpenedSource):
             words=about_words(*self.words),
         )
         if not is_fresh:
-            cache.forget()
+            cache.invalidate()
             sentences.save(search.config)
-            cache.seal()
+            cache.commit()
         return sentences
 
 # %% ../../nbs/decode/decode.ipynb #f3b7430d

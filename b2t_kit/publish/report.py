@@ -31,7 +31,7 @@ from PIL import Image
 
 import b2t_kit
 from .. import __version__
-from ..core.cache import note_of
+from ..core.cache import read_manifest
 from ..core.errors import KitError
 from ..core.files import as_png, check_target, load_json, read_text, save_json
 from ..core.files import write_atomically
@@ -485,7 +485,7 @@ def report_html(
 def decoded_as_before(source: RunLogits) -> tuple[Sentences, dict[str, Any]]:  # and options of `decode_sentences`
     "Return the result of `b2t decode` with its last options; decode again if anything changed since."
     lists = source.folder / "nbest.jsonl"
-    options = note_of(lists).get("key", {}).get("asked", {})  # also if the lists are damaged
+    options = read_manifest(lists).get("key", {}).get("asked", {})  # also if the lists are damaged
     if not isinstance(options, dict) or not set(options) <= {
         "lm",
         "lexicon",

@@ -309,7 +309,7 @@ def save_evaluation(
     write_atomically(folder / "trials.csv", text.getvalue())
     result = save_json(folder / "result.json", evaluation.to_dict())
     if key:
-        CachedFiles([result], key).seal()
+        CachedFiles([result], key).commit()
 
 # %% ../../nbs/speech/evaluate.ipynb #6cf480e8
 def training_recordings(run: str | Path, data: str | Path | None = None) -> str | Path | None:
