@@ -33,7 +33,13 @@ from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.words import choose_words, made_up_words
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, measure_session
-from b2t_kit.live.session import UNSURE, heard_words, lower_confidences, open_decoder, unknown_words
+from b2t_kit.live.session import (
+    UNSURE,
+    lower_confidences,
+    open_decoder,
+    unknown_words,
+    word_evidence,
+)
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import Noise, noisy_sentence
@@ -224,9 +230,9 @@ def live_words(folder: Path, day: str, trials: list[tuple[np.ndarray, str]], exc
                     words, meant = [word for word, _ in update.words], normalise(said).split()
                     right = {place for block in Levenshtein.opcodes(words, meant) if block.tag == "equal"
                              for place in range(block.src_start, block.src_end)}
-                    heard = heard_words(decoder, update)
-                    marks = unknown_words(heard)
-                    lowered = lower_confidences(update.words, heard, marks)
+                    evidence = word_evidence(decoder, update)
+                    marks = unknown_words(evidence)
+                    lowered = lower_confidences(update.words, evidence, marks)
                     found += [(place in right, sure, bool(marks[place])) for place, (_, sure) in enumerate(lowered)]
     return found
 

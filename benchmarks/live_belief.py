@@ -31,8 +31,8 @@ from b2t_kit.live.check import check_channels
 from b2t_kit.live.session import (
     UNSURE,
     Belief,
-    Heard,
-    heard_words,
+    WordEvidence,
+    word_evidence,
     lower_confidences,
     open_decoder,
     unknown_words,
@@ -101,7 +101,7 @@ def hear(decoder: StreamDecoder, bins: np.ndarray, said: str) -> dict[str, Any]:
         "words": words,
         "sure": [sure for _, sure in final.words],
         "right": [at in right for at in range(len(words))],
-        "heard": [asdict(one) for one in heard_words(decoder, final)],
+        "heard": [asdict(one) for one in word_evidence(decoder, final)],
     }
 
 
@@ -142,17 +142,17 @@ def hear_world(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
 def verdicts(sentences: Sequence[dict[str, Any]], expected: float) -> Counter[str]:
     "Count what is believed of the sentences, one after the other."
     belief = Belief(expected)
-    said = [belief.add([Heard(**one) for one in each["heard"]]) for each in sentences if each["words"]]
+    said = [belief.add([WordEvidence(**one) for one in each["heard"]]) for each in sentences if each["words"]]
     return Counter(one or "believed" for one in said)
 
 
 def certainty(sentences: Sequence[dict[str, Any]]) -> str:
     "Return how many undotted words are right, and how many right and wrong words are marked."
     right = np.concatenate([each["right"] for each in sentences]).astype(bool)
-    heard = [[Heard(**one) for one in each["heard"]] for each in sentences]
-    marks = list(map(unknown_words, heard))
+    evidence = [[WordEvidence(**one) for one in each["heard"]] for each in sentences]
+    marks = list(map(unknown_words, evidence))
     words = [list(zip(each["words"], each["sure"])) for each in sentences]
-    lowered = [lower_confidences(*each) for each in zip(words, heard, marks)]
+    lowered = [lower_confidences(*each) for each in zip(words, evidence, marks)]
     sure = np.array([one for each in lowered for _, one in each])
     marked = np.array([bool(one) for each in marks for one in each])
     plain = (sure >= UNSURE) & ~marked

@@ -47,7 +47,7 @@ class SentenceTiming:
 # %% ../../nbs/live/measures.ipynb #3d95b26c
 @dataclass(frozen=True)
 class Measures:
-    "How soon and how calm sentences came; pairs are median and 95th percentile."
+    "Delays and revisions of sentences; pairs are median and 95th percentile."
     sentences: int
     words: int
     right: tuple[float, float]  # seconds from a word's end to its first right appearance
@@ -71,7 +71,7 @@ class Measures:
 
 # %% ../../nbs/live/measures.ipynb #cce1b5fd
 def measure_session(sentences: Sequence[SentenceTiming]) -> Measures | None:
-    "Return how soon and how calm sentences came, minutes from a sentence's first bin on; None before the first word."
+    "Return the delays and revisions of sentences, minutes from a sentence's first bin on; None before the first word."
     sentences = [sentence for sentence in sentences if sentence.final]
     if not sentences:
         return None

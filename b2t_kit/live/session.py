@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DISBELIEF', 'PATIENCE', 'UNSURE', 'REQUESTS', 'Answer', 'REASONS', 'Status', 'SessionState', 'stream_status',
-           'Moment', 'Watcher', 'PlainSession', 'Heard', 'without_silence', 'phoneme_cost', 'heard_words',
+           'Moment', 'Watcher', 'PlainSession', 'WordEvidence', 'without_silence', 'phoneme_cost', 'word_evidence',
            'unknown_words', 'lower_confidences', 'Belief', 'JudgedSession', 'SentenceMark', 'plain_text',
            'expect_words', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
 
@@ -62,13 +62,13 @@ class SessionState:
     "The history of a session; times by time.perf_counter."
     warming: str = "starting"  # the part of the preparation that goes on; empty when the decoder is ready
     began: float = 0.0  # when the preparation began
-    heard: float | None = None  # when the last usable bins were taken
+    received: float | None = None  # when usable bins were last received
     decoding: float | None = None  # when the piece came that is being decoded
     refused: float | None = None  # when something was refused
     reason: str = ""  # why
     fault: str = ""  # of the bins that come, by `Quality`
     remark: str = ""  # what is wrong with them, but no reason to stop
-    doubt: str = ""  # what was wrong with them since the last sentence ended
+    sentence_fault: str = ""  # the last fault since a sentence ended
     belief: str = ""  # "unsure" or "untrusted", by `Belief`
     ended: str = ""  # why the session is over
     failed: bool = False  # an error has ended it
@@ -80,7 +80,7 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
         return Status("failed" if state.failed else "ended", state.ended)
     if state.warming:
         return Status("warming up", f"warming up: {state.warming}, {now - state.began:.0f} s")
-    silence = math.inf if state.heard is None else now - state.heard
+    silence = math.inf if state.received is None else now - state.received
     reason = f": {source.waiting}" if source.waiting else ""
     if late > PATIENCE:
         return Status("late", f"late by {late:.0f} s: this machine is too slow or too busy")
@@ -103,7 +103,7 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
         return Status("refused", f"refused{reason}")
     if hasattr(source, "say"):  # it says what it is asked to, so silence is no fault
         return Status("waiting", "waiting for a sentence to say")
-    if state.heard is None or source.link == "ended":
+    if state.received is None or source.link == "ended":
         return Status("waiting", f"waiting for a sender{reason}")
     return Status("no data", f"no data for {silence:.0f} s{reason}")
 
@@ -249,8 +249,8 @@ _BESIDE = 3.0
 
 
 @dataclass(frozen=True)
-class Heard:
-    "What the network heard in the frames of a word."
+class WordEvidence:
+    "What the network's logits say in the frames of a word."
     sounds: str  # its most likely phonemes
     margin: float  # nats that they are better than the word; below 0 if many alignments speak for the word
     phonemes: int  # of the word
@@ -269,15 +269,15 @@ def phoneme_cost(rows: torch.Tensor, phonemes: Sequence[int]) -> float:  # (P, 4
     return float(ctc_loss(rows[:, None], torch.tensor([phonemes]), *lengths, reduction="sum"))
 
 
-def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
-    "Return what was heard of each word of the sentence that has just ended; nothing of a decoder without a network."
+def word_evidence(decoder: StreamDecoder, update: Update) -> tuple[WordEvidence, ...]:
+    "Return the evidence for each word of the sentence that has just ended; nothing of a decoder without a network."
     if not len(getattr(decoder, "logits", ())):
         return ()
     windows = decoder.windows
     search = decoder.search
     rows = without_silence(decoder.logits)
     start = 0
-    found = list[Heard]()
+    found = list[WordEvidence]()
     names = search.lexicon.names
     for (word, _), end_bin in zip(update.words, update.ends):
         end = windows.frames_in(end_bin - update.began)
@@ -293,17 +293,17 @@ def heard_words(decoder: StreamDecoder, update: Update) -> tuple[Heard, ...]:
             names[one] for one in collapse(span.argmax(1).tolist())
         )
         margin = float(span.max(1).values.sum()) + cost if costs else 0.0
-        found.append(Heard(sounds, margin, phonemes))
+        found.append(WordEvidence(sounds, margin, phonemes))
     return tuple(found)
 
 
-def unknown_words(heard: Sequence[Heard]) -> tuple[str, ...]:
-    "Return for each word of a sentence the phonemes heard if no lexicon may have it, or nothing."
-    margins = [one.margin if one.sounds else 0.0 for one in heard]
+def unknown_words(evidence: Sequence[WordEvidence]) -> tuple[str, ...]:
+    "Return for each word of a sentence the network's phonemes if no lexicon may have it, or nothing."
+    margins = [one.margin if one.sounds else 0.0 for one in evidence]
     far = [0.0, *margins, 0.0]
     return tuple(one.sounds if margin > _UNEXPLAINED
                  or (margin > _BESIDE and max(far[index], far[index + 2]) > _UNEXPLAINED) else ""
-                 for index, (one, margin) in enumerate(zip(heard, margins)))
+                 for index, (one, margin) in enumerate(zip(evidence, margins)))
 
 
 def _known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  # as `unknown_words` returns them
@@ -324,10 +324,10 @@ _LEFT = 0.9  # confidence that is left at most
 
 
 def lower_confidences(
-    words: Sequence[tuple[str, float]], heard: Sequence[Heard], unknown: Sequence[str]
+    words: Sequence[tuple[str, float]], evidence: Sequence[WordEvidence], unknown: Sequence[str]
 ) -> tuple[tuple[str, float], ...]:
     "Return words with less confidence where a word that no lexicon has is likely."
-    margins = [*(one.margin for one in heard), 0.0]
+    margins = [*(one.margin for one in evidence), 0.0]
     found = []
     for index, (word, sure) in enumerate(words):
         unlikely = margins[index] > _BESIDE
@@ -358,10 +358,12 @@ class Belief:
         self.sentences: deque[list[float]] = deque(maxlen=_JUDGED_WORDS)
         self.lacking = 0.0  # nats a phoneme, by the newest words
 
-    def add(self, heard: Sequence[Heard]) -> str:  # "" if the words are believed, "unsure", or "untrusted"
+    def add(
+        self, evidence: Sequence[WordEvidence]
+    ) -> str:  # "" if the words are believed, "unsure", or "untrusted"
         "Judge a finished sentence."
-        if heard:
-            lacks = [one.margin / max(one.phonemes, 1) for one in heard]
+        if evidence:
+            lacks = [one.margin / max(one.phonemes, 1) for one in evidence]
             self.sentences.append(np.clip(lacks, 0.0, _MOST_LACKING).tolist())
         self.lacking = self._mean(_NEWEST_WORDS)
         weakness = max(self.expected, 1.0)
@@ -439,9 +441,9 @@ class JudgedSession(PlainSession):
         state = self.state
         state.decoding = piece.arrived
         if len(piece.bins) and not self.bridge.fault(piece):
-            state.heard = time.perf_counter()
+            state.received = time.perf_counter()
             state.fault = self.quality.take(piece)
-            state.doubt = state.fault or state.doubt
+            state.sentence_fault = state.fault or state.sentence_fault
         self.bridge.broken = self.quality.broken
         self.bridge.damaged = bool(state.fault)
         pieces = super()._repair(piece)
@@ -451,7 +453,7 @@ class JudgedSession(PlainSession):
     def _decode(self, piece: Piece) -> None:
         super()._decode(piece)
         if piece.cue:  # the sentence is over, also if it had no words
-            self.state.doubt = ""
+            self.state.sentence_fault = ""
 
     def _moment(self, bins: np.ndarray, arrived: float, **more: Any) -> Moment:
         state = self.state
@@ -459,11 +461,11 @@ class JudgedSession(PlainSession):
         unknown: tuple[str, ...] = ()
         for index, update in enumerate(updates):
             if update.final:
-                heard = heard_words(self.decoder, update)
-                state.belief = self.belief.add(heard)
-                unknown = unknown_words(heard)
-                if heard:
-                    words = lower_confidences(update.words, heard, unknown)
+                evidence = word_evidence(self.decoder, update)
+                state.belief = self.belief.add(evidence)
+                unknown = unknown_words(evidence)
+                if evidence:
+                    words = lower_confidences(update.words, evidence, unknown)
                     updates[index] = replace(update, words=words)
         has_ended = any(update.final for update in updates)
         self._status = self.status()
@@ -471,7 +473,7 @@ class JudgedSession(PlainSession):
             bins,
             arrived,
             updates,
-            doubt=state.doubt or (DISBELIEF if state.belief == "untrusted" else ""),
+            doubt=state.sentence_fault or (DISBELIEF if state.belief == "untrusted" else ""),
             unsure=has_ended and state.belief == "unsure",
             unknown=unknown,
             known=_known_sounds(self.decoder.search.lexicon, unknown) if any(unknown) else (),
@@ -480,7 +482,7 @@ class JudgedSession(PlainSession):
             **more,
         )
         if has_ended:
-            state.doubt = ""
+            state.sentence_fault = ""
         return moment
 
 # %% ../../nbs/live/session.ipynb #28475b24
@@ -534,7 +536,7 @@ def expect_words(decoder: StreamDecoder, text: str) -> None:
 # cues that wait, and hotwords that wait for whoever asked
 _MOST_CUES = 20
 _MOST_WAITING_EACH = 5
-_MOST_CALM = 1.0  # seconds, of the dial on a page
+_LONGEST_DELAY = 1.0  # seconds, of the dial on a page
 REQUESTS = (
     "cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete", "morning"
 )
@@ -585,7 +587,7 @@ class LiveSession(JudgedSession):
         elif self.state.ended:
             raise KitError("the session has ended; nothing can be asked of it")
         elif what == "calm":
-            self._set_calm(text)
+            self._set_display_delay(text)
         elif what == "cue":
             if self.state.warming:
                 answer("the decoder is being prepared, so no sentence is open", False)
@@ -616,9 +618,9 @@ class LiveSession(JudgedSession):
         self.marks[mark.number] = mark
         self._tell(mark=mark)
 
-    def _set_calm(self, text: str) -> None:
-        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text[:20]) or float(text[:20]) > _MOST_CALM:
-            raise KitError(f"calm: '{text[:20]}' should be seconds from 0 to {_MOST_CALM:g}")
+    def _set_display_delay(self, text: str) -> None:
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text[:20]) or float(text[:20]) > _LONGEST_DELAY:
+            raise KitError(f"calm: '{text[:20]}' should be seconds from 0 to {_LONGEST_DELAY:g}")
         self.decoder.config = replace(self.decoder.config, calm=float(text[:20]))
 
     def _change_hotwords(self, what: str, text: str, answer: Answer) -> None:
@@ -695,14 +697,14 @@ class Terminal:
                     if update.reason != "cue"
                     else ""
                 )
-                doubt = (
+                prefix = (
                     f"[not finished: {moment.doubt}] "
                     if moment.doubt
                     else "[unsure] "
                     if moment.unsure
                     else ""
                 )
-                self._line(f"{doubt}{update.sentence or '(nothing)'}{ending}")
+                self._line(f"{prefix}{update.sentence or '(nothing)'}{ending}")
                 if moment.said:
                     self._line(f"  said: {moment.said}")
             elif self.grows and update.sentence != self.before:

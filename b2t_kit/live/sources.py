@@ -272,7 +272,7 @@ class Bridge(Gaps):
         self.stream: int | None = None
         # no sentence will be made of these bins, so nothing is put in the place of lost ones
         self.damaged = False
-        self.heard: float | None = None  # when the last piece came; None between sentences
+        self.last_arrival: float | None = None  # when the last piece came; None between sentences
         self.looked = 0.0  # when somebody last looked for bins
         self.since_cue = _SHORTEST  # bins since the last cue
         self.early = 0  # cues in a row that came too early
@@ -312,7 +312,7 @@ class Bridge(Gaps):
         if len(rows) or is_cue:
             pieces.append(replace(piece, first=self.next, bins=rows, cue=is_cue))
         self.next += len(rows)
-        self.heard = None if is_cue else piece.arrived
+        self.last_arrival = None if is_cue else piece.arrived
         self.gave_up = False
         return pieces
 
@@ -341,9 +341,9 @@ class Bridge(Gaps):
         "Return the bins for the decoder if nothing has come until now, by time.perf_counter."
         asleep = now - self.looked
         self.looked = now
-        if self.heard is not None and asleep > _ASLEEP:
-            self.heard += asleep
-        if self.heard is None or now - self.heard <= _GIVE_UP:
+        if self.last_arrival is not None and asleep > _ASLEEP:
+            self.last_arrival += asleep
+        if self.last_arrival is None or now - self.last_arrival <= _GIVE_UP:
             return []
         self.repairs["stalls"] += 1
         self.gave_up = True
@@ -351,8 +351,8 @@ class Bridge(Gaps):
 
     def _close(self, reason: str, now: float) -> list[Piece]:
         "Return the end of a sentence that its participant did not end; nothing if no sentence is open."
-        is_open = self.heard is not None
-        self.heard = None
+        is_open = self.last_arrival is not None
+        self.last_arrival = None
         empty = np.zeros((0, self.num_features), np.float32)
         return (
             [Piece(self.next, empty, now, self.stream or 0, True, reason=reason)] if is_open else []

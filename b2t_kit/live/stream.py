@@ -288,13 +288,13 @@ class StableWords:
     def __init__(self) -> None:
         self.since: list[tuple[str, float]] = []  # seconds
 
-    def count(self, words: Sequence[str], now: float, calm: float) -> int:
-        "Return how many words have stayed the same for at least `calm` seconds."
+    def count(self, words: Sequence[str], now: float, display_delay: float) -> int:
+        "Return how many words have stayed the same for at least `display_delay` seconds."
         same = 0
         while same < min(len(words), len(self.since)) and words[same] == self.since[same][0]:
             same += 1
         self.since = self.since[:same] + [(word, now) for word in words[same:]]
-        return sum(since <= now - calm + 1e-9 for _, since in self.since)
+        return sum(since <= now - display_delay + 1e-9 for _, since in self.since)
 
 # %% ../../nbs/live/stream.ipynb #99c75444
 _CONSIDERED = 20  # hypotheses used for confidences
