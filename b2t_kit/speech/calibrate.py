@@ -162,8 +162,8 @@ class Calibration:
         return f"temperature {self.temperature:.3g}: {text}{warning}"
 
 # %% ../../nbs/speech/calibrate.ipynb #1c0edec0
-_DOUBTFUL = 0.2  # of the mean lead of the best class over the second: a frame with less is in doubt
-_NATS = 2.0  # entropy of all frames of a calibrated network for each one that is in doubt
+_AMBIGUOUS = 0.2  # a frame whose best class leads the second by less of the mean lead is ambiguous
+_NATS = 2.0  # entropy of all frames of a calibrated network for each ambiguous one
 
 
 def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  # nats
@@ -173,9 +173,9 @@ def _mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  #
     total = 0.0
     count = 0
     for logits in trials:
-        shares = softmax(logits.astype(np.float64) / temperature, axis=1)
-        total += float(entr(shares).sum())
-        count += len(shares)
+        probabilities = softmax(logits.astype(np.float64) / temperature, axis=1)
+        total += float(entr(probabilities).sum())
+        count += len(probabilities)
     return total / max(count, 1)
 
 # %% ../../nbs/speech/calibrate.ipynb #8a36fcd4
@@ -193,23 +193,23 @@ def _informative(trials: Iterable[np.ndarray]) -> list[np.ndarray]:
     return [logits for logits in kept if len(logits)]
 
 
-def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the same for logits of any scale
-    "Return the share of frames whose best class has little lead over the second."
+def _ambiguous_fraction(trials: Iterable[np.ndarray]) -> float:  # 0.01 to 1
+    "Return the fraction of frames whose best class has little lead over the second, whatever the logits' scale."
     best_two = [np.partition(logits, -2, axis=1)[:, -2:] for logits in trials]
     leads = np.concatenate([np.diff(pair, axis=1)[:, 0] for pair in best_two])
     leads = np.where(np.isfinite(leads), leads, leads[np.isfinite(leads)].max(initial=0.0))
-    return max(0.01, float((leads < _DOUBTFUL * leads.mean()).mean()))
+    return max(0.01, float((leads < _AMBIGUOUS * leads.mean()).mean()))
 
 # %% ../../nbs/speech/calibrate.ipynb #66a0b5f2
 def estimate_temperature(
     trials: Sequence[np.ndarray], lacking: str = Calibration.lacking
 ) -> Calibration:
-    "Return the temperature at which the frames have the entropy of calibrated networks with as many `_doubtful` ones."
+    "Return the temperature at which the frames have the entropy of calibrated networks with as many ambiguous ones."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
     trials = _informative(trials)
     unit = _typical_lead(trials) or 1.0
-    target = _NATS * _doubtful(trials)
+    target = _NATS * _ambiguous_fraction(trials)
     low, high = (math.log(factor) for factor in _REACH)
     while high - low > NARROW:  # entropy grows with the temperature
         middle = (low + high) / 2
@@ -246,18 +246,18 @@ def _own_labels(
     left = [index for index in labelled if index not in own]
     which = ", ".join(names[index] if names else f"trial {index}" for index in left[:3])
     more = ", ..." if len(left) > 3 else ""
-    doubt = ""
+    warning = ""
     if good > _OF_USE and typical > _STRANGE:
-        doubt = (
+        warning = (
             f"{typical:.0%} of the sounds of the logits are not those of the labels: these are "
             "labels of other recordings, or the network is hardly trained"
         )
     elif left:
-        doubt = (
+        warning = (
             f"the labels of {len(left)} of {len(labelled)} trials do not fit their logits, and "
             f"these were left out: {which}{more}"
         )
-    return own, doubt
+    return own, warning
 
 # %% ../../nbs/speech/calibrate.ipynb #e34345de
 # weight of the estimate: with 1, single trials scatter more; with 60, thirty trials do
@@ -275,7 +275,7 @@ def fit_temperature(
     theirs; raise `KitError` if no labels fit into the frames of their trial."""
     unit = _typical_lead(trials)
     pairs = [(logits, np.asarray(targets, np.int64)) for logits, targets in zip(trials, labels)]
-    indices, doubt = _own_labels(pairs, names)
+    indices, warning = _own_labels(pairs, names)
     if not indices:
         raise KitError(
             "a temperature needs trials whose labels fit into their frames, and there are none"
@@ -292,14 +292,14 @@ def fit_temperature(
 
     low, high = map(math.log, _REACH)
     best = unit * math.exp(valley(height, low, high))
-    if not doubt and not 1 / _FAR < best / estimate < _FAR:
-        doubt = (
+    if not warning and not 1 / _FAR < best / estimate < _FAR:
+        warning = (
             f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are "
             "the labels theirs?"
         )
     used = [chosen_on[index] for index in indices] if chosen_on else []
     return Calibration(
-        best, "fitted", len(indices), loss(1.0), loss(best), tuple(used), doubt=doubt
+        best, "fitted", len(indices), loss(1.0), loss(best), tuple(used), doubt=warning
     )
 
 # %% ../../nbs/speech/calibrate.ipynb #ca53880a
