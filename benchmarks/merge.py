@@ -33,7 +33,7 @@ from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.program import environment_with
 from b2t_kit.devices.select import open_device
 from b2t_kit.rescore.llm import load_scorer, model_key, read_scores
-from b2t_kit.rescore.merge import NEVER, chosen_by, features_of, fit, fit_gate, fit_share
+from b2t_kit.rescore.merge import NEVER, chosen_by, features_of, fit, fit_gate, fit_model_weight
 from b2t_kit.rescore.merge import read_alone, vote_of, word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
 from b2t_kit.text.metrics import Counts, compare, rate_of
@@ -164,7 +164,7 @@ def model_writes(
     finished = []
     for name, judging in (("last days", last), ("first days", ~last)):
         print(f"{name} judge, {judging.sum()} of {len(questions)} sentences", flush=True)
-        share = fit_share([one for one, own in zip(questions, judging) if not own])
+        share = fit_model_weight([one for one, own in zip(questions, judging) if not own])
         others = {
             "single best decoder": best_decoder(rows, families, questions, ~judging),
             "vote": [question.vote for question in questions],

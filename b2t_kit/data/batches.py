@@ -614,8 +614,8 @@ class TrainBatches:
             for index in range(first, first + self.accumulation)
         ]
 
-    def padded_share(self) -> float:
-        "Return the share of an epoch's bins that is padding, on average."
+    def padding_fraction(self) -> float:
+        "Return the fraction of an epoch's bins that is padding, on average."
         real = padded = 0.0
         lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
         rows = self.assembler.rows * self.world * self.accumulation

@@ -257,13 +257,13 @@ def explicit_attention(
     key: torch.Tensor,  # (B, H, K, D)
     value: torch.Tensor,  # (B, H, K, D)
     added: torch.Tensor,  # (1 or B, 1, Q, K) float32, added to the scores; minus infinity hides a pair
-    share: float = 0.0,  # of probabilities dropped
+    rate: float = 0.0,  # fraction of the probabilities that is dropped
 ) -> torch.Tensor:  # (B, H, Q, D)
     "Attention with the softmax in float32."
     scores = (query @ key.mT).float() * query.shape[-1] ** -0.5 + added
     probabilities = scores.softmax(-1)
-    if share:
-        probabilities = dropout(probabilities.flatten(1, 2), share, True).unflatten(
+    if rate:
+        probabilities = dropout(probabilities.flatten(1, 2), rate, True).unflatten(
             1, query.shape[1:3]
         )
     return probabilities.to(value.dtype) @ value
@@ -274,12 +274,12 @@ def causal_attention(
     key: torch.Tensor,  # (B, H, K, D)
     value: torch.Tensor,  # (B, H, K, D)
     added: torch.Tensor,  # (1 or B, 1, Q, K) float32, added to the scores; minus infinity hides a pair
-    share: float = 0.0,  # of probabilities dropped
+    rate: float = 0.0,  # fraction of the probabilities that is dropped
 ) -> torch.Tensor:  # (B, H, Q, D)
     "Attention by torch's fused kernels, or explicitly on XLA."
     if query.device.type == "xla":
-        return explicit_attention(query, key, value, added, share)
-    return F.scaled_dot_product_attention(query, key, value, added.to(query.dtype), share)
+        return explicit_attention(query, key, value, added, rate)
+    return F.scaled_dot_product_attention(query, key, value, added.to(query.dtype), rate)
 
 # %% ../../nbs/models/transformer.ipynb #1a06f665
 class CausalAttention(nn.Module):

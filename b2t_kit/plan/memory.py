@@ -50,8 +50,11 @@ KINDS = (
 class Ledger:
     "The storages that are alive, the purpose of each, and the bytes at the fullest point besides the weights."
 
-    def __init__(self, share: Mapping[str, float] = {}) -> None:  # kind -> part of its bytes that counts
-        self.share = {"weights": 0.0, **share}
+    def __init__(
+        self,
+        fractions: Mapping[str, float] = {},  # kind -> fraction of its bytes that counts
+    ) -> None:
+        self.fractions = {"weights": 0.0, **fractions}
         self.alive: dict[int, list[Any]] = {}  # id of a storage -> weak reference, kind, bytes
         self.chips: dict[int, int] = {}  # id of a parameter -> chips that divide it
         # ids of parameters of GRU layers that compute their gates again
@@ -89,7 +92,7 @@ class Ledger:
 
     def tick(self, operation: str) -> None:
         "Record the end of an operation."
-        sizes = {kind: int(size * self.share.get(kind, 1)) for kind, size in self.bytes.items()}
+        sizes = {kind: int(size * self.fractions.get(kind, 1)) for kind, size in self.bytes.items()}
         self.rows.append(tuple(sizes.values()))
         if sum(sizes.values()) > sum(self.peak.values()):
             self.peak = sizes
@@ -529,7 +532,7 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Sta
     return StateSize(parts, 4 * numbers if at_once else 0)
 
 # %% ../../nbs/plan/memory.ipynb #82110e48
-_UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU up to 0.20
+_UNCERTAIN = 0.10  # the fraction by which an estimate is usually wrong; for a TPU up to 0.20
 # of a TPU's memory: with less to spare, the compiler has needed more than there is
 _TOO_CLOSE = 0.02
 _HOPELESS = 3  # times the memory: no estimate is as wrong as that

@@ -65,7 +65,7 @@ FEW_ROWS = 200  # that tell as much as all
 
 
 def _shared(one: Sequence[Sequence[str]], other: Sequence[Sequence[str]]) -> float:
-    "Return the share of the words that two decoders have in common."
+    "Return the fraction of the words that two decoders have in common."
     pairs = list(zip(one, other))[:FEW_ROWS]
     differing = sum(edit_distance(*pair) for pair in pairs)
     return 1 - differing / max(sum(max(map(len, pair)) for pair in pairs), 1)

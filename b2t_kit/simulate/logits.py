@@ -23,7 +23,7 @@ from ..text.phonemes import BLANK, PHONEMES, SILENCE, feature_matrix, to_ids
 
 # %% ../../nbs/simulate/logits.ipynb #c9fda7e9
 UNSEEN = 4.0  # imagined counts per sound, spread over similar ones
-FAINT = 0.001  # share of all other classes
+FAINT = 0.001  # fraction of all other classes
 
 
 @cache
@@ -63,7 +63,7 @@ BEHIND: dict[Flatness, float] = {"sharp": 2 / 3, "middle": 1 / 3, "flat": 2 / 15
 # standard deviation of the log gain among days, and among trials of a day
 DAYS = 0.27
 TRIALS = 0.22
-LAPSES = 0.13  # share of the time with a lapse
+LAPSES = 0.13  # fraction of the time with a lapse
 MEMORY = 0.81  # probability that it lasts to the next of two a phoneme
 DEPTH = 3.3  # what a lapse takes off the lead, in standard deviations of the noise
 CERTAINTY = 11.0  # logits of a lead of one standard deviation
@@ -75,7 +75,7 @@ SPREADS = 0.2, 0.5, 0.37
 SUBSTITUTED = 0.62
 DELETED = 2.25
 INSERTED = 2.0
-# share of the sounds in which a network has the rivals in the order that the recording has
+# fraction of the sounds in which a network has the rivals in the order that the recording has
 HEARD_ALIKE = 0.5
 NEARLY = 1.0  # logits by which it has the second before the first in the others
 LIKELY = 0.7  # no sound fails more often
@@ -143,12 +143,12 @@ def noisy_logits(
     rows = np.arange(len(classes))
     day_gain = DAYS * (generator.standard_normal() if day is None else 0.0)
     if day is not None:  # steps of the golden ratio, so that a few days already cover the range
-        share = (np.random.default_rng(noise.seed).random() + (day + 1) * 0.6180339887) % 1
-        day_gain = DAYS * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
+        quantile = (np.random.default_rng(noise.seed).random() + (day + 1) * 0.6180339887) % 1
+        day_gain = DAYS * float(ndtri(min(max(quantile, 1e-6), 1 - 1e-6)))
     trial = generator.standard_normal()
     luck = generator.standard_normal(count)
     draws = generator.random(count)
-    ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
+    ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its probability
     # draws of their own leave the others alone
     alone, *others = generator.spawn(1 if network is None else network + 2)
     confidence = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence

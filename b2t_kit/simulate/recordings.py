@@ -6,17 +6,17 @@
 __all__ = ['MOST_DISTURBED', 'STRICT', 'T15_DATES', 'TRAINING_ONLY', 'TRAIN_BLOCK', 'EVALUATION_HALF', 'DROPPED', 'SEQUENTIAL',
            'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', 'LONG', 'SHORT', 'TEMPO_SPREAD', 'DURATION_SHAPE',
            'FINAL_LENGTHENING', 'MEAN_LABELS', 'BLEND', 'ARRAY_SIZE', 'NUM_ELECTRODES', 'TUNING', 'INFORMATION',
-           'LEADS', 'LAG_SPREAD', 'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE',
-           'SHARED_FACTORS', 'SHARED_DEPTH', 'SHARED_SIGN', 'SPIKE_POWER', 'COMMON_DEPTH', 'COMMON_REACH',
-           'COUPLED_COUNT', 'COUPLED_RANGE', 'COUPLED_SPIKES', 'COUPLED_TUNING', 'PAIRED_SHARE', 'HEARD_TWICE',
-           'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS',
-           'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH', 'POWER_SHAPE', 'POWER_DEPTH',
-           'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS', 'LAPSE_GAIN', 'SMALLEST_SPREAD',
-           'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION', 'Prompt', 'labels_of', 'read_prompts',
-           'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing',
-           'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial',
-           'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'write_session',
-           'simulate']
+           'LEADS', 'LAG_SPREAD', 'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_FRACTION', 'MEAN_COUNT',
+           'DEAD_FRACTION', 'SHARED_FACTORS', 'SHARED_DEPTH', 'SHARED_SIGN', 'SPIKE_POWER', 'COMMON_DEPTH',
+           'COMMON_REACH', 'COUPLED_COUNT', 'COUPLED_RANGE', 'COUPLED_SPIKES', 'COUPLED_TUNING', 'PAIRED_FRACTION',
+           'HEARD_TWICE', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_FRACTION', 'EFFORT_DEPTH',
+           'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH', 'POWER_SHAPE',
+           'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS', 'LAPSE_GAIN',
+           'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION', 'Prompt',
+           'labels_of', 'read_prompts', 'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets',
+           'Timing', 'draw_timing', 'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise',
+           'drive', 'record_trial', 'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator',
+           'open_sessions', 'write_session', 'simulate']
 
 # %% ../../nbs/simulate/recordings.ipynb #4f617d04
 import csv
@@ -211,7 +211,7 @@ TRAINING_ONLY = ("t15.2023.08.11", "t15.2024.03.03", "t15.2024.04.25", "t15.2024
 # trials
 TRAIN_BLOCK = 40
 EVALUATION_HALF = 25
-DROPPED = 0.03  # share of trials that were recorded but not kept
+DROPPED = 0.03  # fraction of trials that were recorded but not kept
 
 # %% ../../nbs/simulate/recordings.ipynb #3c474cde
 def day_number(session: str) -> int:
@@ -415,10 +415,11 @@ LEADS = (4, 3, 7, 5)  # mean lead of the four arrays before the movement, bins
 LAG_SPREAD = 2.0
 MAX_LAG = 40
 ADAPTATION_BINS = 5.0  # time constant of adaptation, bins
-ADAPTATION = (0.9, 1.0)  # share of a lasting drive that adaptation removes: range among electrodes
-TUNED_SHARE = 0.5  # share of the gestures that an electrode responds to
+# fraction of a lasting drive that adaptation removes: range among electrodes
+ADAPTATION = (0.9, 1.0)
+TUNED_FRACTION = 0.5  # fraction of the gestures that an electrode responds to
 MEAN_COUNT = 0.6  # median threshold crossings per bin of an electrode at rest
-DEAD_SHARE = 0.03  # share of the electrodes that record nothing
+DEAD_FRACTION = 0.03  # fraction of the electrodes that record nothing
 SHARED_FACTORS = 2  # sources of common noise in each array
 SHARED_DEPTH = 0.08  # their effect on the log rate
 SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lowers
@@ -430,8 +431,8 @@ COUPLED_COUNT = 0.11  # in place of MEAN_COUNT
 COUPLED_RANGE = 1.0  # standard deviation of its logarithm over electrodes; 0.5 without coupling
 COUPLED_SPIKES = 1.8  # in place of SPIKE_POWER
 COUPLED_TUNING = 2.0  # factor of TUNING: sparse crossings say less, so each is tuned more deeply
-PAIRED_SHARE = 0.17  # share of the pairs of neighbours that hear the same neurons
-HEARD_TWICE = 0.5  # share of the crossings in such a pair that both hear
+PAIRED_FRACTION = 0.17  # fraction of the pairs of neighbours that hear the same neurons
+HEARD_TWICE = 0.5  # fraction of the crossings in such a pair that both hear
 
 # %% ../../nbs/simulate/recordings.ipynb #410abb8c
 class Participant:
@@ -459,7 +460,9 @@ class Participant:
         depth = information * np.exp(0.5 * rng.standard_normal(NUM_ELECTRODES))
         # (256, G) scale of the tuning weights, 0 where untuned
         self.depth = (
-            depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
+            depth[:, None]
+            * np.repeat(profiles, ARRAY_SIZE, 0)
+            * (rng.random(shape) < TUNED_FRACTION)
         )
         self.depth *= 1 + coupling * (COUPLED_TUNING - 1)
         # (256, G) standard normal; the part of the tuning that never changes, also of the distant
@@ -474,9 +477,9 @@ class Participant:
         loadings = rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN
         # (256, 2) of the array's shared noise
         self.shared = shared_noise * (SHARED_DEPTH * loadings)
-        # (256,) share of a lasting drive that it removes
+        # (256,) fraction of a lasting drive that it removes
         self.adapted = rng.uniform(*ADAPTATION, NUM_ELECTRODES)
-        self.dead = rng.random(NUM_ELECTRODES) < DEAD_SHARE  # (256,) bool
+        self.dead = rng.random(NUM_ELECTRODES) < DEAD_FRACTION  # (256,) bool
         # (2, 256) response of crossings and of power to the beginning of any sound
         self.onset = onsets * information * (1 + 0.5 * onset.standard_normal((2, NUM_ELECTRODES)))
         spread_common = np.exp(0.4 * common.standard_normal(NUM_ELECTRODES))
@@ -486,15 +489,15 @@ class Participant:
         self.spike_power = SPIKE_POWER + coupling * (COUPLED_SPIKES - SPIKE_POWER)
         # (pairs,) electrodes of which the next one hears the same neurons
         self.paired = 2 * np.flatnonzero(
-            pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE
+            pairs.random(NUM_ELECTRODES // 2) < coupling * PAIRED_FRACTION
         )
 
 # %% ../../nbs/simulate/recordings.ipynb #2f4a7408
 DRIFT_DAYS = 150.0  # time constant of the walk, days
-PERMANENT = 0.5  # share of the tuning's variance that never changes
+PERMANENT = 0.5  # fraction of the tuning's variance that never changes
 MORNING = 0.15  # standard deviation of what is new each day, relative to the tuning
 GAIN_SPREAD = 0.3  # standard deviation of an electrode's log gain over the years
-DISTANT_SHARE = 0.6  # how much of the distant neurons' tuning is their own
+DISTANT_FRACTION = 0.6  # how much of the distant neurons' tuning is their own
 EFFORT_DEPTH = 0.6  # tuning to general effort, relative to the other gestures
 
 # %% ../../nbs/simulate/recordings.ipynb #892c8ca4
@@ -515,7 +518,7 @@ def electrodes_on(
     day: int,  # days since implantation, from 0
     difficulty: float = 1.0,  # 0 easiest, 1 default, above 1 harder
     drift: float = 1.0,  # changes from day to day, relative to what the difficulty gives
-    lasting: float = 1.0,  # share of the permanent tuning that does not drift either
+    lasting: float = 1.0,  # fraction of the permanent tuning that does not drift either
 ) -> Electrodes:
     "Return the electrodes of a participant on a day."
     drift = difficulty * drift
@@ -535,7 +538,7 @@ def electrodes_on(
     tuning = tuning + MORNING * drift * rng.standard_normal(who.tuning.shape)
     depth = TUNING * 2.0 ** (1 - difficulty) * who.depth * np.exp(0.5 * log_gain)[:, None]
     depth[:, GESTURES.index("effort")] *= EFFORT_DEPTH
-    power = np.sqrt(1 - DISTANT_SHARE**2) * tuning + DISTANT_SHARE * distant
+    power = np.sqrt(1 - DISTANT_FRACTION**2) * tuning + DISTANT_FRACTION * distant
     periods = rng.uniform(40, 200, NUM_ELECTRODES)
     phases = rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)
     return Electrodes(who, difficulty, depth * tuning, depth * power, who.log_rate + log_gain,
@@ -653,21 +656,21 @@ def tuning_gain(
     gain = np.exp(
         trial + config.wander * lfilter([1.0], [1.0, -decay], noise, zi=[decay * start])[0]
     )
-    share = config.lapses
+    fraction = config.lapses
     lapse = np.zeros(bins, bool)
-    if share > 0:  # lapses and the time between them are exponential
-        inside = rng.random() < share
-        lengths = rng.exponential([LAPSE_BINS * (1 - share) / share, LAPSE_BINS], (bins, 2))
+    if fraction > 0:  # lapses and the time between them are exponential
+        inside = rng.random() < fraction
+        lengths = rng.exponential([LAPSE_BINS * (1 - fraction) / fraction, LAPSE_BINS], (bins, 2))
         ends = np.cumsum(np.ceil(lengths).reshape(-1)[inside:])
         lapse = (np.searchsorted(ends, np.arange(bins), side="right") + inside) % 2 == 1
     return (np.where(lapse, LAPSE_GAIN, 1.0) * gain)[:, None]
 
 # %% ../../nbs/simulate/recordings.ipynb #0fc3ab2b
-def misspoken(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    "Return the labels; in a share of the trials with one word skipped or said twice."
+def misspoken(labels: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    "Return the labels; in a fraction of the trials with one word skipped or said twice."
     wrong, position, twice = rng.random(3)
     words = np.split(labels, np.flatnonzero(labels == SILENCE)[:-1] + 1)
-    if wrong >= share or len(words) < 2:
+    if wrong >= fraction or len(words) < 2:
         return labels
     index = int(position * len(words))
     words[index : index + 1] = [words[index]] * 2 if twice < 0.5 else []
@@ -739,11 +742,12 @@ class SessionSimulator:
         "Return the recording of an attempt."
         config = self.config
         electrodes = self.electrodes
-        share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
+        fraction = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
         weights = [electrodes.weights, electrodes.power_weights]
-        if share > 0:  # part of the tuning is replaced by another electrode's
+        if fraction > 0:  # part of the tuning is replaced by another electrode's
             weights = [
-                np.sqrt(1 - share) * one + np.sqrt(share) * one[self.others] for one in weights
+                np.sqrt(1 - fraction) * one + np.sqrt(fraction) * one[self.others]
+                for one in weights
             ]
         lost = (self.fate < config.lost) | (
             (self.fate < 1.5 * config.lost) & (self.moment <= position)

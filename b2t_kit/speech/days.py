@@ -103,20 +103,22 @@ def init_from(
     return [name for name in state if name not in matches]
 
 # %% ../../nbs/speech/days.ipynb #493b0f00
-def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
+def read_rates(
+    rates: Sequence[str],
+) -> list[tuple[str, float]]:  # pattern of names, factor of the learning rate
     "Return patterns and rates."
     pairs = []
     for rate in rates:
         pattern, _, number = rate.rpartition("=")
         try:
-            share = float(number)
+            factor = float(number)
         except ValueError:
-            share = -1.0
-        if not pattern or not 0 <= share <= 1000:
+            factor = -1.0
+        if not pattern or not 0 <= factor <= 1000:
             raise KitError(
                 f"rates: '{rate[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes"
             )
-        pairs.append((pattern, share))
+        pairs.append((pattern, factor))
     return pairs
 
 
@@ -136,16 +138,16 @@ def with_rates(
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
             name = names[id(parameter)]
-            shares = [share for pattern, share in rules if fnmatchcase(name, pattern)]
-            parts.setdefault(shares[0] if shares else 1.0, []).append(parameter)
-        for share, part in parts.items():
-            suffix = "" if share == 1 else f" x {share:g}"
+            factors = [factor for pattern, factor in rules if fnmatchcase(name, pattern)]
+            parts.setdefault(factors[0] if factors else 1.0, []).append(parameter)
+        for factor, part in parts.items():
+            suffix = "" if factor == 1 else f" x {factor:g}"
             subgroup = {
                 **group,
                 "params": part,
                 "name": group["name"] + suffix,
-                "lr": group["lr"] * share,
-                "peak_lr": group["peak_lr"] * share,
+                "lr": group["lr"] * factor,
+                "peak_lr": group["peak_lr"] * factor,
             }
             subgroups.append(subgroup)
     return subgroups

@@ -524,7 +524,7 @@ def batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
     return {
         "steps": f"{batches.steps_per_epoch} per epoch, of up to {rows} trials",
         "lengths": ", ".join(lengths),
-        "padding": f"{batches.padded_share():.0%} of all bins",
+        "padding": f"{batches.padding_fraction():.0%} of all bins",
     }
 
 # %% ../../nbs/speech/task.ipynb #f4db52be

@@ -269,7 +269,7 @@ def codec_loss(
     config: CodecConfig,
     first_channel: float = 2.0,  # weight of the first channel; the others have 1
 ) -> LossSum:
-    "Return the cross-entropy of the next codes, and the share of right ones, summed over rows."
+    "Return the cross-entropy of the next codes, and the fraction of right ones, summed over rows."
     logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
     targets = batch.codes[:, 1:]
     # (B, N, channels)
@@ -293,12 +293,12 @@ def step_examples(examples: int, batch_size: int, seed: int, position: int) -> l
     return order[number * batch_size:(number + 1) * batch_size].tolist()
 
 
-def textless_among(rows: Sequence[int], share: float, seed: int, position: int) -> set[int]:
+def textless_among(rows: Sequence[int], fraction: float, seed: int, position: int) -> set[int]:
     "Return those rows of an optimizer step that get no text."
     return {
         row
         for row in rows
-        if fold_seed(seed, "textless", position, row) % 1000 < 1000 * share
+        if fold_seed(seed, "textless", position, row) % 1000 < 1000 * fraction
     }
 
 # %% ../../nbs/tasks/codec.ipynb #211fa719
@@ -371,7 +371,7 @@ def on_cpu(model: nn.Module, config: CodecConfig) -> nn.Module:
 
 
 def demonstration(model: nn.Module, batch: CodecBatch, config: CodecConfig) -> bytes:  # an npz file
-    "Return the texts of a batch, the codes that a model writes for them, and the share of right ones."
+    "Return the texts of a batch, the codes that a model writes for them, and the fraction of right ones."
     codes = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
     true = torch.stack([undelayed(row, config) for row in batch.codes])
     content = BytesIO()
