@@ -548,13 +548,13 @@ def print_how_to_resume(verb: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
     from b2t_kit.training.run import RESUME
 
-    place = find_rank()
-    if place.rank == 0 and (Path(verb.out) / RESUME).exists():
-        machines = place.world // place.local_world
+    process = find_rank()
+    if process.rank == 0 and (Path(verb.out) / RESUME).exists():
+        machines = process.world // process.local_world
         nodes = f"--nnodes {machines} --node-rank N --master-addr HOST " if machines > 1 else ""
         program = "b2t"
-        if place.world > 1:
-            program = f"torchrun {nodes}--nproc-per-node {place.local_world} -m b2t_kit"
+        if process.world > 1:
+            program = f"torchrun {nodes}--nproc-per-node {process.local_world} -m b2t_kit"
         option = ""
         if verb.model and ".py:" in verb.model:  # a file is executed only if it is named
             option = f" --model {shlex.quote(verb.model)}"

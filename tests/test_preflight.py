@@ -170,7 +170,7 @@ def test_chips_lie_where_the_compiler_has_them() -> None:
     slices = [find_slice(name) for name in ("v5e-4", "v5e-8", "v5e-16", "v6e-8")]
     done = python("-c", PLACES, *(one.topology for one in slices), status=None)
     found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("FOUND")]
-    ours = [{str(chip): list(one.place(chip)) for chip in range(one.chips)} for one in slices]
+    ours = [{str(chip): list(one.coordinates(chip)) for chip in range(one.chips)} for one in slices]
     assert found == ours, done.stderr[-2000:]
 
 

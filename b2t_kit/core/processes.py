@@ -28,7 +28,7 @@ __all__ = ['Rank', 'find_rank', 'child_environment', 'join', 'end_with_parent', 
 # %% ../../nbs/core/processes.ipynb #61208d49
 @dataclass(frozen=True)
 class Rank:
-    "The place of one process among all."
+    "The rank of one process among all, and on its machine."
     rank: int = 0  # number of this process, from 0; rank 0 writes files and messages
     local_rank: int = 0  # number on this machine, also the number of its GPU
     world: int = 1  # number of processes
@@ -36,7 +36,7 @@ class Rank:
 
 # %% ../../nbs/core/processes.ipynb #698b6956
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
-    "Return this process's place, from the launcher's variables."
+    "Return this process's rank, from the launcher's variables."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     by_accelerate = {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment)
     if by_accelerate and "RANK" not in environment:
@@ -50,10 +50,10 @@ def find_rank(environment: Mapping[str, str] = os.environ) -> Rank:
         world = int(environment.get("WORLD_SIZE") or 1)
         if world == 1:
             return Rank(local_rank=int(environment.get("LOCAL_RANK") or 0))
-        place = Rank(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world,
-                     int(environment.get("LOCAL_WORLD_SIZE") or world))
-        if 0 <= place.rank < world and 0 <= place.local_rank < place.local_world <= world:
-            return place
+        process = Rank(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world,
+                       int(environment.get("LOCAL_WORLD_SIZE") or world))
+        if 0 <= process.rank < world and 0 <= process.local_rank < process.local_world <= world:
+            return process
     except (KeyError, ValueError):  # said below
         pass
     variables = ", ".join(f"{name}={environment.get(name) or '(not set)'}" for name in names)
@@ -88,7 +88,7 @@ def _open_meeting(serves: bool, seconds: float) -> Any:
 
 
 def join(
-    place: Rank,  # of this process; `world` must be more than 1
+    process: Rank,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
     timeout: float = 300.0,  # seconds to wait for the others
     purpose: str = "training",  # processes that meet again, after `leave`, name another one
@@ -102,17 +102,17 @@ def join(
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
     if backend == "gloo":
-        _choose_interface(place)
+        _choose_interface(process)
     host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
     port = os.environ.get("MASTER_PORT") or "not set"
-    process = f"process {place.rank} of {place.world}"
+    name = f"process {process.rank} of {process.world}"
     period = f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
         raise KitError(
             f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch"
         )
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_server = place.rank == 0 and not kept_by_launcher
+    is_server = process.rank == 0 and not kept_by_launcher
     try:
         meeting = _MEETING[0] if _MEETING else _open_meeting(is_server, timeout)
     except (dist.DistError, RuntimeError) as error:
@@ -125,13 +125,13 @@ def join(
                 "--main_process_port 0)"
             ) from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
-        raise KitError(f"{process}: {keeper} did not answer at {host}:{port} {period}") from error
+        raise KitError(f"{name}: {keeper} did not answer at {host}:{port} {period}") from error
     _MEETING[:] = [meeting]
     store = dist.PrefixStore(purpose, meeting)
-    missing = list(range(place.world))
+    missing = list(range(process.world))
     deadline = time.monotonic() + timeout
     try:
-        store.set(f"joined/{place.rank}", "yes")
+        store.set(f"joined/{process.rank}", "yes")
         while missing and time.monotonic() < deadline:
             missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
             if missing and meeting.check(["failed"]):
@@ -142,13 +142,13 @@ def join(
     if missing:
         ranks = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise KitError(
-            f"{process}: no sign of process {ranks} {period}; look for its own error above"
+            f"{name}: no sign of process {ranks} {period}; look for its own error above"
         )
     # DDP imports it, and an open group would stay in the defaults of its functions for ever, with
     # its threads
     import torch.distributed.nn  # noqa: F401
 
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world)
+    dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.world)
     atexit.register(leave)
 
 # %% ../../nbs/core/processes.ipynb #2da91ca7
@@ -158,7 +158,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def _choose_interface(place: Rank) -> None:
+def _choose_interface(process: Rank) -> None:
     """Let gloo use the network that leads to the first machine, where this machine's name is a loopback address.
 
     Debian's /etc/hosts says so, and gloo would offer the others an address that leads back to themselves. Raises
@@ -168,7 +168,8 @@ def _choose_interface(place: Rank) -> None:
     with suppress(OSError):
         addresses = {name: socket.gethostbyname(name) for name in (socket.gethostname(), host)}
     own = addresses.get(socket.gethostname(), "")
-    one_machine = place.local_world == place.world or host == "localhost" or host.startswith("127.")
+    is_local = host == "localhost" or host.startswith("127.")
+    one_machine = process.local_world == process.world or is_local
     if one_machine or "GLOO_SOCKET_IFNAME" in os.environ or not own.startswith("127."):
         return
     import psutil

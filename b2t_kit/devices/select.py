@@ -25,7 +25,7 @@ from ..precision import refuse_ambient
 # %% ../../nbs/devices/select.ipynb #2f4aa5f7
 def find_device(
     requested: str = "auto",  # "auto", "cpu", "cuda", "xla" or "tpu"
-    place: Rank = Rank(),  # this process among the others
+    process: Rank = Rank(),  # this process among the others
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> str:  # "cpu", "cuda:1", "xla"
     "Return the name of the device for this process, without opening it."
@@ -38,9 +38,9 @@ def find_device(
     if kind == "auto" and not keep_off and tpu_chips():
         kind = "tpu"
     if kind in ("xla", "tpu"):
-        if place.world > 1:
+        if process.world > 1:
             raise KitError(
-                f"device {kind}: {place.world} processes were started, but one uses all TPU "
+                f"device {kind}: {process.world} processes were started, but one uses all TPU "
                 "chips; start with: python -m b2t_kit.train ... (or accelerate launch -m "
                 "b2t_kit.train ...), or choose device cpu"
             )
@@ -55,12 +55,12 @@ def find_device(
         raise KitError("device cuda: no CUDA GPU was found; choose cpu, or a machine with a GPU")
     if kind == "auto" and (keep_off or count == 0):
         return "cpu"
-    if kind != "cpu" and place.local_rank >= count:
+    if kind != "cpu" and process.local_rank >= count:
         raise KitError(
-            f"device cuda: process {place.rank} is number {place.local_rank} on this machine, "
+            f"device cuda: process {process.rank} is number {process.local_rank} on this machine, "
             f"which has {count} GPU(s); start at most {count} processes here"
         )
-    return "cpu" if kind == "cpu" else f"cuda:{place.local_rank}"
+    return "cpu" if kind == "cpu" else f"cuda:{process.local_rank}"
 
 # %% ../../nbs/devices/select.ipynb #d3a2f7b1
 def choice_text(
@@ -93,9 +93,9 @@ def open_device(
     if accumulation < 1:
         raise KitError(f"accumulation is {accumulation}; it must be 1 or more")
     notices = refuse_ambient()
-    place = find_rank()
-    name = find_device(device, place)
-    arguments = name, place, settings, None if out is None else Path(out)
+    process = find_rank()
+    name = find_device(device, process)
+    arguments = name, process, settings, None if out is None else Path(out)
     if name == "xla":
         from b2t_kit.devices.xla import open_xla
 

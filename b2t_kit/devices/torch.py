@@ -94,17 +94,17 @@ def gradient_norms(
 class Worker:
     "One of the processes that share the work."
 
-    place_in_world: Rank
+    process: Rank
 
     @property
     def rank(self) -> int:
         "The number of this process, from 0."
-        return self.place_in_world.rank
+        return self.process.rank
 
     @property
     def world(self) -> int:
         "Number of processes."
-        return self.place_in_world.world
+        return self.process.world
 
     @property
     def is_main(self) -> bool:
@@ -222,7 +222,7 @@ def check_copies(
 
 # %% ../../nbs/devices/torch.ipynb #20535e0b
 class Device(StepDevice):
-    "An accelerator, and this process's place among the processes that share the work."
+    "An accelerator, and this process's rank among those that share the work."
 
     label: str  # description of the device, for the log
     accelerator: Any = None  # an `Accelerator`, for the tracker; None without
@@ -419,7 +419,7 @@ def _import_accelerate() -> Any:
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
 def _build_accelerator(
-    kind: str, place: Rank, tracker: str | None, out: Path | None
+    kind: str, process: Rank, tracker: str | None, out: Path | None
 ) -> "Accelerator":
     "Return an `Accelerator` that handles only processes and trackers; raise `KitError` if one exists that differs."
     accelerate = _import_accelerate()
@@ -427,10 +427,10 @@ def _build_accelerator(
     from accelerate.utils import DistributedDataParallelKwargs
 
     hidden = [*ambient_settings(os.environ), "ACCELERATE_USE_CPU"]
-    if place.world == 1:
+    if process.world == 1:
         hidden += ["LOCAL_RANK", "WORLD_SIZE"]
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # or Accelerate changes it
-    cpu = kind == "cpu" if place.world > 1 else not is_initialized()
+    cpu = kind == "cpu" if process.world > 1 else not is_initialized()
     wrapping = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     with environment_with(threads, hidden):
         try:
@@ -469,14 +469,14 @@ class TorchDevice(Device):
     def __init__(
         self,
         torch_device: torch.device,
-        place: Rank,
+        process: Rank,
         precision: Precision,
         accelerator: Any,
         undo: ExitStack,
     ) -> None:
         self.torch_device = torch_device
         self.kind = torch_device.type
-        self.place_in_world = place
+        self.process = process
         self.precision = precision
         self.accelerator = accelerator
         self.undo = undo
@@ -578,7 +578,7 @@ def tracker_only(
 # %% ../../nbs/devices/torch.ipynb #0ae86f5a
 def open_torch(
     name: str,  # "cpu", "cuda:0"
-    place: Rank,
+    process: Rank,
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> TorchDevice:
@@ -591,9 +591,9 @@ def open_torch(
     precision = resolve_precision(options.precision, torch_device.type, capability)
     if options.tracker is not None:
         check_tracker(options.tracker, out)
-    if place.world > 1:
-        join(place, "nccl" if torch_device.type == "cuda" else "gloo", options.timeout)
-    accelerator = _build_accelerator(torch_device.type, place, options.tracker, out)
+    if process.world > 1:
+        join(process, "nccl" if torch_device.type == "cuda" else "gloo", options.timeout)
+    accelerator = _build_accelerator(torch_device.type, process, options.tracker, out)
     with ExitStack() as stack:
         if torch_device.type == "cuda":
             stack.enter_context(without_tf32())
@@ -601,6 +601,6 @@ def open_torch(
         # `check_tracker` refuses a tracker without a folder
         if options.tracker is not None and out is not None:
             start_tracker(accelerator, options, out)
-        opened = TorchDevice(torch_device, place, precision, accelerator, stack.pop_all())
-        opened.graphs = options.graphs and torch_device.type == "cuda" and place.world == 1
+        opened = TorchDevice(torch_device, process, precision, accelerator, stack.pop_all())
+        opened.graphs = options.graphs and torch_device.type == "cuda" and process.world == 1
         return opened

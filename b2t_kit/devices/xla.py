@@ -108,8 +108,8 @@ class Slice:
         sizes = tuple(map(int, self.topology.partition(":")[2].split("x")))
         return sizes if math.prod(sizes) == self.chips else (self.chips,)
 
-    def place(self, chip: int) -> tuple[int, ...]:
-        "Return a chip's position in each direction."
+    def coordinates(self, chip: int) -> tuple[int, ...]:
+        "Return a chip's coordinate in each direction."
         position = []
         for size in self.shape:
             position.append(chip % size)
@@ -120,7 +120,9 @@ class Slice:
         "Return the links that data takes from one chip to another: along the first direction, then along the next."
         links = []
         stride = 1
-        for size, position, target in zip(self.shape, self.place(start), self.place(end)):
+        positions = self.coordinates(start)
+        targets = self.coordinates(end)
+        for size, position, target in zip(self.shape, positions, targets):
             forward = (target - position) % size
             closed = size % self.chip.closed == 0
             step = 1 if (2 * forward <= size if closed else target > position) else -1
@@ -134,7 +136,7 @@ class Slice:
 
     def around(self, group: Sequence[int]) -> list[int]:
         "Return the chips of a group in the order of a ring; neighbours wherever a rectangle of chips has such a ring."
-        chips = {self.place(chip): chip for chip in group}
+        chips = {self.coordinates(chip): chip for chip in group}
         rows = [
             row for row in snake(self.shape[1:]) if any(position[1:] == row for position in chips)
         ]
@@ -157,7 +159,7 @@ class Slice:
             members: dict[tuple[int, ...], list[int]] = {}
             for chip in range(self.chips):
                 corner = tuple(
-                    coordinate // side for coordinate, side in zip(self.place(chip), block)
+                    coordinate // side for coordinate, side in zip(self.coordinates(chip), block)
                 )[::-1]
                 members.setdefault(corner, []).append(chip)
             rings = [self.around(members[corner]) for corner in sorted(members)]
@@ -465,13 +467,13 @@ class XlaAdamW(torch.optim.AdamW):
         defaults: dict[str, Any],  # settings of the optimizer that it replaces
         send: Callable[[torch.Tensor], torch.Tensor],  # sends a small tensor to the device
         keep_gradients: bool = False,  # zero them after a step instead of dropping them
-        whole: Callable[[torch.Tensor], None] = lambda tensor: None,  # marks a tensor as copied to every chip
+        replicate: Callable[[torch.Tensor], None] = lambda tensor: None,  # keeps a copy on every chip
     ) -> None:
         settings = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(groups, **settings, foreach=False)
         self.send = send
         self.keep_gradients = keep_gradients
-        self.whole = whole
+        self.replicate = replicate
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
             self.state[parameter] = {"step": torch.zeros((), device="cpu"), "exp_avg": zeros,
@@ -520,9 +522,9 @@ class XlaAdamW(torch.optim.AdamW):
             square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
             scaled = mean / (square.sqrt() * factors[2] + group["eps"])
             change = factors[1] * scaled
-            self.whole(change)
+            self.replicate(change)
             parameter.mul_(factors[0]).sub_(change)
-            self.whole(parameter)
+            self.replicate(parameter)
             if self.keep_gradients:
                 gradient.zero_()
             else:
@@ -612,7 +614,7 @@ class ProgramDevice(Device):
     def __init__(
         self,
         torch_device: torch.device,
-        place: Rank,  # this host among the hosts of a larger slice
+        process: Rank,  # this host among the hosts of a larger slice
         precision: Precision,
         chips: int,  # of all hosts
         options: DeviceOptions,
@@ -620,13 +622,13 @@ class ProgramDevice(Device):
         notes: dict[str, str],  # more lines for `describe`
     ) -> None:
         self.torch_device = torch_device
-        self.place_in_world = place
+        self.process = process
         self.precision = precision
         self.options = options
         self.notes = notes
         self.all_chips = chips
         self.mesh = ChipMesh(trials=chips)
-        self.chips = self.all_chips // place.world
+        self.chips = self.all_chips // process.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
         self.undo = undo
@@ -804,7 +806,7 @@ class RowDevice(ProgramDevice):
         for name, tensor in model.named_buffers():
             self._lay_out(tensor, "buffer", name, divided=False)
         adamw = XlaAdamW(
-            groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole
+            groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._replicate
         )
         names = {id(tensor): name for name, tensor in model.named_parameters()}
         for tensor, state in adamw.state.items():
@@ -830,7 +832,7 @@ class RowDevice(ProgramDevice):
     def _lay_out(self, tensor: torch.Tensor, role: str, name: str, divided: bool) -> None:
         "Lay a tensor that outlives a step on the chips; here each has a copy, as it does by itself."
 
-    def _whole(self, tensor: torch.Tensor) -> None:
+    def _replicate(self, tensor: torch.Tensor) -> None:
         "Mark as copied a tensor to which a division would spread; here there is none."
 
     def _divide_units(self, model: nn.Module) -> None:
@@ -896,7 +898,7 @@ class XlaDevice(RowDevice):
         if role != "buffer" and self.options.shard != "none":
             self._mark(tensor, self._division(tensor, divided))
 
-    def _whole(self, tensor: torch.Tensor) -> None:
+    def _replicate(self, tensor: torch.Tensor) -> None:
         "Mark as copied a tensor to which the division of moments would spread."
         if self.options.shard in ("moments", "units") and self.all_chips > 1:
             self._mark(tensor, self._division(tensor, False))
@@ -904,7 +906,7 @@ class XlaDevice(RowDevice):
     def ready_gradients(self) -> None:
         for parameter in self.model.parameters():
             if parameter.grad is not None:
-                self._whole(parameter.grad)
+                self._replicate(parameter.grad)
 
     def _divide_units(self, model: nn.Module) -> None:
         "Form groups of chips for the wide layers, and give them the units; called before the model is moved."
@@ -940,7 +942,7 @@ class XlaDevice(RowDevice):
 # %% ../../nbs/devices/xla.ipynb #5a6502f0
 def open_xla(
     name: str,  # "xla"
-    place: Rank,
+    process: Rank,
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:

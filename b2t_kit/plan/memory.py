@@ -598,7 +598,7 @@ class PlannedDevice:
     "A device that is not there, with the facts that tracing a step needs."
     target: MemoryTarget
     precision: Precision
-    place_in_world: Rank = field(default_factory=Rank)
+    process: Rank = field(default_factory=Rank)
     rank = 0
     world = 1
 

@@ -406,18 +406,18 @@ _PIECE = 1 << 26  # bytes of a file that are sent at once
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
     folder = Path(folder)
-    place = find_rank()
-    if place.world == 1:
+    process = find_rank()
+    if process.world == 1:
         return
-    join(place, "gloo", purpose="resume")
+    join(process, "gloo", purpose="resume")
     try:
         newest = latest_checkpoint(folder) if (folder / "config.json").exists() else None
-        steps: list[Any] = [None] * place.world
+        steps: list[Any] = [None] * process.world
         dist.all_gather_object(steps, int(newest.name) if newest else -1)
         sender = steps.index(max(steps))
-        receives = place.local_rank == 0 and steps[place.rank] < max(steps)
+        receives = process.local_rank == 0 and steps[process.rank] < max(steps)
         files: dict[str, Path] = {}
-        if place.rank == sender and newest and min(steps) < max(steps):
+        if process.rank == sender and newest and min(steps) < max(steps):
             report_progress(
                 f"{folder}: sending the checkpoint of step {max(steps)} to machines without it"
             )
@@ -437,7 +437,7 @@ def share_run(folder: str | Path) -> None:
         for name in names[0]:
             with ExitStack() as stack:
                 source = (
-                    stack.enter_context(files[name].open("rb")) if place.rank == sender else None
+                    stack.enter_context(files[name].open("rb")) if process.rank == sender else None
                 )
                 target = stack.enter_context(written_aside(folder / name)) if receives else None
                 piece = [b"?"]
