@@ -82,7 +82,7 @@ def track_progress(
     total: int,  # of what is counted
     what: str,  # such as "decoding"
     unit: str = "trial",  # "B": bytes
-    place: Callable[[_Item], int] | None = None,  # how much is done when an item begins; None: how many items
+    position: Callable[[_Item], int] | None = None,  # how much is done when an item begins; None: how many items
 ) -> Iterator[_Item]:
     "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
     from tqdm import tqdm
@@ -99,7 +99,7 @@ def track_progress(
         disable=not sys.stderr.isatty(),
     ) as bar:
         for number, item in enumerate(items):
-            done = number if place is None else place(item)
+            done = number if position is None else position(item)
             now = time.monotonic()
             bar.update(done - bar.n)
             # what is compiled or read before it is paid once

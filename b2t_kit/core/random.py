@@ -26,18 +26,18 @@ def fold_seed(
     return int.from_bytes(digest, "little") >> 1
 
 # %% ../../nbs/core/random.ipynb #849196e3
-def _shift_right(bits: torch.Tensor, places: int) -> torch.Tensor:
-    "bits >> places with the sign kept, the same on every device, in a new tensor."
+def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
+    "bits >> count with the sign kept, the same on every device, in a new tensor."
     import torch
 
-    shift = torch.full((), places, dtype=bits.dtype, device=bits.device)
+    shift = torch.full((), count, dtype=bits.dtype, device=bits.device)
     return torch.bitwise_right_shift(bits, shift)
 
 
-def _fold(bits: torch.Tensor, places: int) -> torch.Tensor:
-    "bits ^= bits >> places, in place, with zeros shifted in from the left."
-    shifted = _shift_right(bits, places)
-    return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - places)) - 1))
+def _fold(bits: torch.Tensor, count: int) -> torch.Tensor:
+    "bits ^= bits >> count, in place, with zeros shifted in from the left."
+    shifted = _shift_right(bits, count)
+    return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - count)) - 1))
 
 # %% ../../nbs/core/random.ipynb #b575b6d6
 def scramble(

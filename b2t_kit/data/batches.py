@@ -147,15 +147,15 @@ class Sampler:
         for k, cells in enumerate(self.cells):
             trials = []
             uses = []
-            places = []
+            positions = []
             # a day's draws
             for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):
                 rounds = -(-int(count) // max(len(cell), 1))
                 order = [generator.permutation(cell) for _ in range(rounds)]
                 trials.append(np.concatenate([np.empty(0, np.int64), *order])[:count])
                 uses.append(np.repeat(np.arange(rounds), len(cell))[:count])
-                places.append((np.arange(count) + generator.random()) / max(count, 1))
-            mixed = np.argsort(np.concatenate(places), kind="stable")  # all days evenly
+                positions.append((np.arange(count) + generator.random()) / max(count, 1))
+            mixed = np.argsort(np.concatenate(positions), kind="stable")  # all days evenly
             drawn = np.concatenate(trials).astype(np.int64)[mixed]
             before = np.concatenate(uses)[mixed]
             ends = np.round(np.linspace(0, len(drawn), self.steps[k] + 1)).astype(int)
@@ -781,7 +781,7 @@ _WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own 
 def time_mask(
     num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config: Augment
 ) -> torch.Tensor:
-    "False in random stretches, (B, T, 1): first a length, 0 to `time_mask_bins`, then a place inside the trial."
+    "False in random stretches, (B, T, 1): first a length, 0 to `time_mask_bins`, then a position inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.time_masks).add_(1).mul_(0.5)  # (B, 2, masks)
     width = (draws[:, 0] * (config.time_mask_bins + 1)).to(torch.int32)
     width = torch.minimum(width, num_bins[:, None])

@@ -106,7 +106,7 @@ class Graphed(nn.Module):
         self.pending = False
         self._passes: dict[Any, Passes] = {}  # by shape
         self._records = True  # False: a recording has failed
-        # the largest inputs so far, flat, by place and type
+        # the largest inputs so far, flat, by position and type
         self._buffers: dict[Any, torch.Tensor] = {}
         self._gradients: dict[nn.Parameter, torch.Tensor] = {}  # to which recorded passes add
         self._pool = torch.cuda.graph_pool_handle()

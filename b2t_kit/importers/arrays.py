@@ -109,9 +109,9 @@ class Own(Importer):
 TABLE_COLUMNS = ("session", "split", "block", "trial", "file")
 
 # %% ../../nbs/importers/arrays.ipynb #9581d380
-def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
+def read_rows(file: h5py.File, path: str) -> h5py.Dataset:  # (T, C), not read yet
     "Return a dataset of rows in an HDF5 file; raise `Fault` if there is none."
-    group, name = member(file, place)
+    group, name = member(file, path)
     if group is None or name not in group:
         tables: list[str] = []
         file.visititems(
@@ -119,7 +119,7 @@ def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read 
         )
         names = ", ".join(tables[:5]) or "none"
         raise Fault(
-            file.filename, "", place, f"is missing; the file's tables of numbers are: {names}"
+            file.filename, "", path, f"is missing; the file's tables of numbers are: {names}"
         )
     return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
@@ -298,7 +298,7 @@ class OwnArrays(Own):
                     yield Fault(table, f"line {line}", "", str(error))
 
     def trial(
-        self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any
+        self, table: Path, location: str, row: dict[str, str], signal: Signal, stored: Any
     ) -> SourceTrial:
         "Return a line of the table."
         data = stored[0]
@@ -311,7 +311,7 @@ class OwnArrays(Own):
         read = partial(self.rows, path, stored, start, stop)
         return SourceTrial(
             table,
-            place,
+            location,
             read,
             signal,
             block,

@@ -104,16 +104,16 @@ class BrainToVoice(Divided):
                 )  # nothing may be chosen by its score either
 
 
-def voice_bins(path: Path, place: str, cells: list[Any], counted: bool) -> np.ndarray:  # (T // 2, 512) float32
+def voice_bins(path: Path, location: str, cells: list[Any], counted: bool) -> np.ndarray:  # (T // 2, 512) float32
     "Return a trial in 20 ms bins, crossings first."
     pair = [
-        cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS)
+        cell_array(path, location, name, cell, VOICE_CHANNELS, 2 * MAX_BINS)
         for name, cell in zip(VOICE_KINDS, cells)
     ]
     if len(pair[0]) != len(pair[1]):
         raise Fault(
             path,
-            place,
+            location,
             VOICE_KINDS[1],
             f"has {len(pair[1])} bins, but {VOICE_KINDS[0]} has {len(pair[0])}",
         )

@@ -47,7 +47,7 @@ class SourceDay:
 class SourceTrial:
     "A trial as its importer reads it."
     path: Path  # its file, for messages
-    place: str  # where it is in the file: "trial_0007", "line 3"
+    location: str  # where it is in the file: "trial_0007", "line 3"
     read: Callable[[], np.ndarray]  # gives (T, C) in 20 ms bins; raises `KitError`
     signal: Signal
     block: int
@@ -155,8 +155,8 @@ def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int
 # %% ../../nbs/importers/convert.ipynb #059708ed
 def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
     "Read a trial; raise `Fault` if it cannot become one, or is the same as an earlier one."
-    location = f"{one.place} of {one.path.name}"
-    with reading(one.path, one.place):
+    location = f"{one.location} of {one.path.name}"
+    with reading(one.path, one.location):
         features = one.read()
         if not 1 <= len(features) <= MAX_BINS:
             raise KitError(f"has {len(features)} bins, expected 1 to {MAX_BINS}")
@@ -192,7 +192,7 @@ def with_known_sentence(one: SourceTrial) -> SourceTrial:
             f"the sentence is {one.sentence.strip()[:20]!r}, which stands for a missing value; a "
             f"trial of {one.split} needs one; without, its split is test"
         )
-        raise Fault(one.path, one.place, "", message)
+        raise Fault(one.path, one.location, "", message)
     return replace(one, sentence=None)
 
 # %% ../../nbs/importers/convert.ipynb #66d69482
@@ -239,16 +239,18 @@ def overlap(one: SourceTrial, other: SourceTrial) -> float:  # seconds
 def leaked(one: SourceTrial, trials: Sequence[SourceTrial], splits: Sequence[str]) -> Fault | None:
     "Return the fault of a trial that is not to be trained on, if one that is shares bins with it."
     shared = {
-        other.place: overlap(one, other) for other, split in zip(trials, splits) if split == "train"
+        other.location: overlap(one, other)
+        for other, split in zip(trials, splits)
+        if split == "train"
     }
-    place = max(shared, key=lambda name: shared[name], default="")
-    if not place or not shared[place]:
+    location = max(shared, key=lambda name: shared[name], default="")
+    if not location or not shared[location]:
         return None
     return Fault(
         one.path,
-        one.place,
+        one.location,
         "",
-        f"overlaps {place}, which is trained on, by {shared[place]:.3g} s, so the "
+        f"overlaps {location}, which is trained on, by {shared[location]:.3g} s, so the "
         "same bins would be trained on and scored; give trials that do not overlap",
     )
 
@@ -265,9 +267,9 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
         notes.append(
             Note(
                 other.path,
-                other.place,
+                other.location,
                 "",
-                f"overlaps {one.place} by {overlap(one, other):.3g} s, and "
+                f"overlaps {one.location} by {overlap(one, other):.3g} s, and "
                 f"{len(pairs)} of {len(timed)} trials begin before another has ended",
             )
         )
@@ -280,9 +282,9 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
         notes.append(
             Note(
                 other.path,
-                other.place,
+                other.location,
                 "",
-                f"begins at {second:.6g} s, before {one.place} at {first:.6g} "
+                f"begins at {second:.6g} s, before {one.location} at {first:.6g} "
                 "s, so the last trials are not the latest; are the times right?",
             )
         )
@@ -385,7 +387,7 @@ def write_day(
             trials.append(known)
             if known is not item:
                 text = str(item.sentence).strip()
-                done.missing.append(f"{item.place} of {item.path.name} ({text!r})")
+                done.missing.append(f"{item.location} of {item.path.name} ({text!r})")
         except Fault as fault:
             faults.append(fault)
     if not trials and not faults:
@@ -432,7 +434,7 @@ def write_day(
                 if raw.signal.label_names == PHONEMES:
                     done.foreign += bool(FOREIGN_LETTER.search(raw.sentence))
                     done.guessed.update(guessed_words(raw.sentence))
-            with reading(raw.path, raw.place):
+            with reading(raw.path, raw.location):
                 check_features(trial.features)
             trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, raw.names))
             writers[split].write(trial)

@@ -32,9 +32,9 @@ H2_HELD_IN = """
 """.split()  # the last 40 % of each of these days are evaluated
 
 # %% ../../nbs/importers/handwriting.ipynb #5c4ec8a8
-def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192) float32
+def crossings_of(path: Path, location: str, stored: Any) -> np.ndarray:  # (T, 192) float32
     "Return the counts of a trial; raise `Fault` if they cannot be."
-    counts = cell_array(path, place, "", stored, HAND_CHANNELS)
+    counts = cell_array(path, location, "", stored, HAND_CHANNELS)
     positions = np.argwhere(
         ~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts)))
     )
@@ -42,13 +42,13 @@ def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192)
         row, column = positions[0]
         raise Fault(
             path,
-            place,
+            location,
             "",
             f"{counts[row, column]:g} at bin {row}, column {column}, expected a whole number "
             f"of threshold crossings up to {MOST_COUNTED}",
         )
     if not counts.any():
-        raise Fault(path, place, "", "has no threshold crossing")
+        raise Fault(path, location, "", "has no threshold crossing")
     return counts.astype(np.float32)
 
 # %% ../../nbs/importers/handwriting.ipynb #1e873159

@@ -143,18 +143,18 @@ def text_in(value: Any) -> str:
     return str(value).strip(" \0\t")
 
 # %% ../../nbs/importers/layout.ipynb #462ddef3
-def member(file: h5py.File, place: str) -> tuple[h5py.Group | None, str]:
+def member(file: h5py.File, path: str) -> tuple[h5py.Group | None, str]:
     "Return the group that holds a dataset, None if there is none, and the dataset's name; raise `Fault` for links."
-    *parents, name = place.strip("/").split("/")
+    *parents, name = path.strip("/").split("/")
     group: Any = file
     for parent in parents:
         group = open_member(group, parent) if isinstance(group, h5py.Group) else None
     return group if isinstance(group, h5py.Group) else None, name
 
 
-def read_value(file: h5py.File, place: str, matlab: bool = False) -> Any:
+def read_value(file: h5py.File, path: str, matlab: bool = False) -> Any:
     "Return an array, a list of text, or the arrays of a cell array; None if it is missing."
-    group, name = member(file, place)
+    group, name = member(file, path)
     dataset = open_member(group, name) if group is not None else None
     if not isinstance(dataset, h5py.Dataset):
         return None
@@ -254,7 +254,7 @@ def read_variables(
 # %% ../../nbs/importers/layout.ipynb #0a0a24c6
 def cell_array(
     path: Path,
-    place: str,  # of the trial
+    location: str,  # of the trial in the file
     name: str,  # of the cell array
     value: Any,  # a cell
     columns: int,
@@ -263,7 +263,7 @@ def cell_array(
     "Return the numbers of a trial; raise `Fault` if a cell holds something else."
     shape: tuple[int, ...] = getattr(value, "shape", ())
     if getattr(value, "dtype", np.dtype(object)).kind not in "iufb":
-        raise Fault(path, place, name, "is not an array of numbers")
+        raise Fault(path, location, name, "is not an array of numbers")
     if len(shape) != 2 or shape[1] != columns or not 0 < shape[0] <= most:
-        raise Fault(path, place, name, f"has shape {shape}, expected (1 to {most}, {columns})")
+        raise Fault(path, location, name, f"has shape {shape}, expected (1 to {most}, {columns})")
     return value

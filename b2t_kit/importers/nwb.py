@@ -264,8 +264,8 @@ class Nwb(Own):
         number = 0
         for order, path in enumerate(day.sources, 1):
             file = open_file(path)  # stays open as long as a trial is read from it
-            names = [str(read_value(file, place))
-                     for place in ("identifier", "general/session_id")]
+            names = [str(read_value(file, name))
+                     for name in ("identifier", "general/session_id")]
             table = nwb_table(file, self.sentence, self.block)
             if self.series == "units":
                 units = read_units(file)
@@ -279,17 +279,17 @@ class Nwb(Own):
                 cut, columns = series_rows(file, self.series, self.bin_ms)
             signal = self.signal(columns, day.session.partition(".")[0])
             for start, stop, sentence, block in table:
-                place = f"trial {number}"
+                location = f"trial {number}"
                 number = number + 1
                 if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
                     limit = MAX_BINS * BIN_SECONDS
                     problem = f"lasts from {start:g} to {stop:g}, expected up to {limit:g} seconds"
-                    yield Fault(path, place, "", problem)
+                    yield Fault(path, location, "", problem)
                     continue
                 block = order if block is None else block
                 yield SourceTrial(
                     path,
-                    place,
+                    location,
                     partial(self.bins, file, cut, start, stop),
                     signal,
                     block,

@@ -51,7 +51,7 @@ def block_features(
     return np.split(features.astype(np.float32), ends[:-1])
 
 # %% ../../nbs/importers/t12.ipynb #f45fde14
-def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:  # (T, 256)
+def check_values(path: Path, location: str, name: str, values: np.ndarray) -> None:  # (T, 256)
     "Raise `Fault` for numbers that cannot be counts or powers."
     part = values[:, :USED_COLUMNS]
     bad = np.argwhere(
@@ -62,13 +62,13 @@ def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:
         row, column = bad[0]
         raise Fault(
             path,
-            place,
+            location,
             name,
             f"{part[row, column]:g} at bin {row}, column {column}, expected {kind} from 0 "
             f"to {T12_MOST[name]:g}",
         )
     if not part.any():
-        raise Fault(path, place, name, "is 0 everywhere")
+        raise Fault(path, location, name, "is 0 everywhere")
 
 # %% ../../nbs/importers/t12.ipynb #a18572ef
 def check_blocks(path: Path, blocks: np.ndarray, ascending: bool) -> None:  # (trials,)

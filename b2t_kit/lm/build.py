@@ -134,7 +134,7 @@ class NgramTable(NamedTuple):
 
 # %% ../../nbs/lm/build.ipynb #006ec394
 _COUNT_BYTES = 45  # of memory for each distinct n-gram while it is smoothed
-_OUTSIDE = np.uint32(2**32 - 1)  # row of a place at which no n-gram begins
+_OUTSIDE = np.uint32(2**32 - 1)  # row of a position at which no n-gram begins
 
 
 def count_ngrams(

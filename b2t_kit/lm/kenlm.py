@@ -296,10 +296,10 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
 
 # %% ../../nbs/lm/kenlm.ipynb #e1a417de
 @compiled
-def read_bits(bits, place, width):  # uint64, up to 57 bits
+def read_bits(bits, offset, width):  # uint64, up to 57 bits
     "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
-    index = place >> 6
-    shift = place & 63
+    index = offset >> 6
+    shift = offset & 63
     if index < 0 or index + (shift + width > 64) >= len(bits):
         raise DamagedModel("an n-gram lies outside the file")
     field = bits[index] >> np.uint64(shift)
@@ -494,8 +494,8 @@ class KenlmModel(LanguageModel):
             self.counts = header.counts
             self.bytes = len(data)
             check_readable(self.path, header)
-            place = map_trie if header.kind else map_probing
-            self.arrays, self.end_of_ngrams = place(header, data)
+            map_arrays = map_trie if header.kind else map_probing
+            self.arrays, self.end_of_ngrams = map_arrays(header, data)
             check_size(header, len(data), self.end_of_ngrams)
             self.num_words = vocabulary_size(header, data)
             check_words(data[self.end_of_ngrams :], self.num_words, header.has_words)

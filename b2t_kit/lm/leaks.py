@@ -54,20 +54,20 @@ class LeakGuard:
             None,
         )
 
-    def __call__(self, words: list[str], place: str) -> bool:
+    def __call__(self, words: list[str], where: str) -> bool:
         "Return whether to use a line of the text."
         if (sentence := self.find(words)) is None:
             return True
-        self.leaks.append((sentence, place))
+        self.leaks.append((sentence, where))
         return False
 
     def check(self) -> None:
         "Raise `KitError` if the text has scored sentences and the action is 'refuse'."
         if self.leaks and self.action == "refuse":
-            sentence, place = self.leaks[0]
+            sentence, where = self.leaks[0]
             raise KitError(
                 f"{len(dict(self.leaks))} of the {len(self.sentences)} sentences that will be "
-                f"scored are in the text, the first one is '{sentence}' ({place}); drop these "
+                f"scored are in the text, the first one is '{sentence}' ({where}); drop these "
                 "lines with --leaks drop"
             )
 

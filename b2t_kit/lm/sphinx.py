@@ -32,9 +32,9 @@ def _packed(
     raw: np.ndarray, rows: np.ndarray, width: int, offset: int, bits: int
 ) -> np.ndarray:  # int64
     "Return a field of some bits of each row of packed bits, all rows `width` bits wide."
-    places = rows.astype(np.int64) * width + offset
+    positions = rows.astype(np.int64) * width + offset
     eights = np.ndarray(len(raw) - 7, "<u8", raw, strides=(1,))  # the eight bytes from each byte on
-    shifted = eights[places >> 3] >> (places & 7).astype(np.uint64)
+    shifted = eights[positions >> 3] >> (positions & 7).astype(np.uint64)
     return (shifted & np.uint64((1 << bits) - 1)).astype(np.int64)
 
 # %% ../../nbs/lm/sphinx.ipynb #15d1bbec
@@ -64,14 +64,14 @@ def read_sphinx(path: str | Path) -> LanguageModel:
 # %% ../../nbs/lm/sphinx.ipynb #c79c4619
 def _parts_of(raw: np.ndarray, counts: Sequence[int]) -> tuple[list[str], list[Ngrams]]:
     "Return the words and n-grams of a file; raise `ValueError` or `IndexError` if it is damaged."
-    place = _HEADER.size
+    offset = _HEADER.size
 
     def part(size: int) -> np.ndarray:
-        nonlocal place
-        place += size
-        if place > len(raw):
+        nonlocal offset
+        offset += size
+        if offset > len(raw):
             raise ValueError(f"it has {len(raw):,} bytes")
-        return raw[place - size : place]
+        return raw[offset - size : offset]
 
     values = part(3 * 4 * _TABLE).view("<f4").reshape(3, _TABLE) * np.float32(_LN_BASE)
     single = np.frombuffer(part(12 * (counts[0] + 1)).tobytes(), "<f4").reshape(-1, 3)

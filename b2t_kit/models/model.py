@@ -67,7 +67,7 @@ def patches(
 
 # %% ../../nbs/models/model.ipynb #5b37ce32
 def hashed_dropout(values: torch.Tensor, rate: float) -> torch.Tensor:  # (B, T, C)
-    "Values with zeros at places hashed from row, step and column, with a new key per row and call."
+    "Values with zeros where a hash of row, step and column says so, with a new key per row and call."
     low, high = (torch.rand(2, len(values), device=values.device) * 2**24).long()  # (B,) each
     draws = uniforms(high * 2**24 + low, 0, *values.shape[1:])  # (B, T, C) in (-1, 1)
     return torch.where(draws < 2 * rate - 1, 0, values / (1 - rate))
@@ -604,13 +604,13 @@ class ModelConfig:
                                              for item in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
-    def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
+    def from_record(cls, record: dict[str, Any], where: str) -> "ModelConfig":
         "Return the settings in a record, named in messages by its dotted name."
         name: dict[str, Any] = {
             key: record[key] for key in ("name", "file", "sha256") if key in record
         }
         settings = {key: value for key, value in record.items() if key not in name}
-        return from_dict(class_of_name(name, place), settings, place)
+        return from_dict(class_of_name(name, where), settings, where)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:
@@ -885,13 +885,13 @@ def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> s
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
-def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
+def class_of_name(name: Mapping[str, Any], where: str) -> type[ModelConfig]:
     "Return the settings class of a name in config.json."
     word = str(name.get("name"))
     if "sha256" not in name:
         if "name" not in name:
             raise KitError(
-                f"{place}: names no model; the run is of a version before 0.2.0, which cannot be "
+                f"{where}: names no model; the run is of a version before 0.2.0, which cannot be "
                 "read"
             )
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
@@ -899,7 +899,7 @@ def class_of_name(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
     matches = [kind for kind in subclasses(ModelConfig) if kind.__name__ == word]
     if not matches:
         raise KitError(
-            f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
+            f"{where}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
             f"add --model {spelled}"
         )
     return ([kind for kind in matches if model_name(kind) == name] or matches)[-1]

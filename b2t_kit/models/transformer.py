@@ -181,7 +181,7 @@ def draw_masks(
     patch: int,  # bins per frame
     config: TransformerConfig,  # number and length of masks
 ) -> torch.Tensor:  # (B, P) bool, True where a frame is masked
-    "Return the time masks of a batch: first a length, then a place inside the trial."
+    "Return the time masks of a batch: first a length, then a position inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.mask_spans).add_(1).mul_(0.5)  # (B, 2, spans)
     num_frames = torch.div(num_bins, patch, rounding_mode="floor")[:, None]  # (B, 1)
     longest = (config.mask_share * num_frames).to(torch.int32)

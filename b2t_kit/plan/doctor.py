@@ -619,10 +619,10 @@ _LEAST = 2 * GIB  # bytes: memory of a small run with its recordings, disk for i
 _LARGE = 22.0e9
 
 
-def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
-    "Say whether free memory, and the free disk under the place of runs, are enough for a small run and a large one."
+def inspect_space(available: int, free: int, folder: Path) -> list[Remark]:
+    "Say whether free memory, and the free disk under the folder of runs, are enough for a small run and a large one."
     memory = f"{available / GIB:.1f} GiB available"
-    disk = f"{free / GIB:.1f} GiB free in {place}"
+    disk = f"{free / GIB:.1f} GiB free in {folder}"
     needed = f"at least {_LEAST / GIB:.0f} GiB are needed"
     large = f"two checkpoints of the 687M model need {_LARGE / GIB:.1f}"
     return [

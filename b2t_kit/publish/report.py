@@ -515,7 +515,7 @@ def corpora_near(
 ) -> dict[tuple[str, int], str]:  # (session, block) -> corpus; empty without a table
     "Return the corpus of each block."
     near = (folder, *folder.absolute().parents[:2])
-    tables = [place / DESCRIPTION_FILE for place in near]
+    tables = [folder / DESCRIPTION_FILE for folder in near]
     table = description or next(filter(Path.is_file, tables), None)
     return read_description(table) if table else {}
 

@@ -76,9 +76,9 @@ def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each d
         found = float(np.median(values))
         if found > max(LEAST_EXCESS, 4 * usual, usual + 6 * spread):
             strange.add(session)
-            place = session if block is None else f"{session}, block {block}"
+            where = session if block is None else f"{session}, block {block}"
             lines.append(
-                f"{place}: the labels of {len(values)} trials are {found:.2g} nats a label less "
+                f"{where}: the labels of {len(values)} trials are {found:.2g} nats a label less "
                 f"likely than what is decoded, {usual:.2g} elsewhere; are they the labels of "
                 "these trials, in this order?"
             )
