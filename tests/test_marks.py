@@ -135,7 +135,7 @@ def test_rescore(here: Path, said) -> None:
     command = "rescore run/decode/val/nbest.jsonl --llm causal --device cpu --out"
     found = said(f"{command} new.jsonl --tune")
     assert f"({CHECKPOINT}; {FITTED}) before, " in found and f"({CHECKPOINT}; {FITTED}; {WEIGHTS}{FAIR}" in found
-    assert {one.chose for one in read_nbest("new.jsonl")} == {("checkpoint", "temperature", "weights")}
+    assert {one.selected for one in read_nbest("new.jsonl")} == {("checkpoint", "temperature", "weights")}
     assert f"{CHECKPOINT}; {FITTED}; {WEIGHTS}) now" in said(f"{command} again.jsonl --weights new.weights.json")
     there = said(f"{command.replace('val', 'train')} train.jsonl --weights new.weights.json")
     assert "before" in there and "chosen on" not in there and "tuned on" not in there

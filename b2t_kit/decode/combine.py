@@ -26,7 +26,7 @@ from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
 from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, read_trials
-from .files import with_choices, with_confidences
+from .files import with_selections, with_confidences
 from .search import BeamSearch, available_cores
 from .tune import DEFAULT
 from .words import about_words
@@ -255,7 +255,7 @@ class AveragedRuns(TrainedSource):
     def raw(self, folder: Path) -> SplitLogits:
         parts = [run.read(run.folder) for run in self.runs]
         path = write_average(parts, folder / "average.hdf5")
-        return read_split(path, folder, frozenset().union(*(part.chose for part in parts)))
+        return read_split(path, folder, frozenset().union(*(part.selections for part in parts)))
 
 # %% ../../nbs/decode/combine.ipynb #80a31b56
 def evaluate_runs(
@@ -281,15 +281,15 @@ def evaluate_runs(
     folder = ensemble_folder(runs, "eval", source.runs[0].folder.name)
     with new_folders(folder), locked(folder), Recordings(data, split) as recordings:
         trials = decoded_from(recordings, source.raw(folder).path)
-        marks = max(
-            (member.marks for member in members),
-            key=lambda marks: sum(mark.trials for mark in marks),
+        notes = max(
+            (member.selection_notes for member in members),
+            key=lambda notes: sum(note.trials for note in notes),
         )
         average = replace(
             members[0],
             origin=f"average of {len(members)} runs",
             trials=trials,
-            marks=marks,
+            selection_notes=notes,
             trained=frozenset.intersection(*(member.trained for member in members)),
             calibration=None,
             certainty=certainty_of(trials, 1.0),
@@ -342,9 +342,10 @@ def decode_runs(
             trials = list(zip(*same_trials([one.logits.trials for one in decodings])))
             decoded = list(track_progress(pool.map(decode, trials), len(trials), "decoding"))
         weights, days, fitted = (frozenset().union(*sets) for sets in (
-            (one.record.chose for one in decodings), (one.logits.chose for one in decodings),
+            (one.record.tuned_on for one in decodings),
+            (one.logits.selections for one in decodings),
             (one.logits.calibration.chosen_on for one in decodings)))
-        decoded = with_choices(decoded, weights, days, fitted)
+        decoded = with_selections(decoded, weights, days, fitted)
         first = decodings[0]
         sentences = Sentences(decoded, folder, leak_warning(first.words[1], first.truths),
                               missing=missing_words(searches[0].lexicon, first.truths),

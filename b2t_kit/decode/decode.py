@@ -26,8 +26,8 @@ from ..core.files import as_png, csv_text, locked, new_folders, save_json, write
 from ..core.program import report_progress, track_progress
 from ..core.settings import override, to_dict
 from ..data.dataset import Recordings
-from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of
-from .files import read_nbest, read_trials, with_choices, write_nbest
+from .files import DecodedTrial, LogitTrial, check_classes, class_order, read_nbest
+from .files import read_trials, selection_notes_of, with_selections, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning
 from .tune import tune, tuned_for
@@ -38,8 +38,8 @@ from ..lm.leaks import leak_warning
 from ..lm.model import LanguageModel
 from ..speech.calibrate import Calibration, Network, estimate_temperature, fit_to_sentences
 from ..speech.calibrate import read_calibration, tempered
-from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
-from ..text.metrics import plain_marks, rate_of, wer
+from ..text.metrics import Rate, SelectionNote, count_edits, edit_distance, plain_notes
+from ..text.metrics import rate_of, selection_key, wer, with_notes
 from ..text.phonemes import PHONEMES, normalise
 from ..text.tables import UNNAMED, Table, check_complete, likeliest, read_table, rekeyed
 
@@ -69,8 +69,8 @@ class SplitLogits:
     trials: list[LogitTrial]  # sorted by session, block and trial
     # plain values: what the logits were computed from, or the hash of another program's file
     key: Any
-    # sessions, and what their trials were used for: `Decoder.chose`
-    chose: frozenset[tuple[str, str]] = frozenset()
+    # sessions, and what their trials were used for: `Decoder.selections`
+    selections: frozenset[tuple[str, str]] = frozenset()
     notes: tuple[str, ...] = ()  # what is odd about another program's logits
     calibration: Calibration = Calibration()  # what the trials were divided by; 1: raw
 
@@ -82,6 +82,11 @@ class SplitLogits:
             for trial in self.trials
         ]
         return replace(self, trials=trials, calibration=calibration)
+
+    @property
+    def chose(self) -> frozenset[tuple[str, str]]:
+        "The former name of `selections`."
+        return self.selections
 
     @property
     def order(self) -> ClassOrder:
@@ -99,12 +104,12 @@ class SplitLogits:
 
 # %% ../../nbs/decode/decode.ipynb #70e7cdd7
 def read_split(
-    path: Path, folder: Path, chose: frozenset[tuple[str, str]] = frozenset()
+    path: Path, folder: Path, selections: frozenset[tuple[str, str]] = frozenset()
 ) -> SplitLogits:
     "Read logits that the kit wrote; the hash of a large file is remembered in the folder."
     trials = read_trials(path)
     key = stored_key(path) or file_hash(path, folder / MEMO)
-    return SplitLogits(path, trials, key, chose)
+    return SplitLogits(path, trials, key, selections)
 
 # %% ../../nbs/decode/decode.ipynb #b091aeb8
 class LogitSource:
@@ -128,7 +133,7 @@ class LogitSource:
         "Return the temperature of raw logits: fitted to known sentences, or estimated without any."
         logits = [trial.logits for trial in trials]
         truths = [trial.truth for trial in trials]
-        keys = [choice_key(trial.place, trial.truth or "") for trial in trials]
+        keys = [selection_key(trial.place, trial.truth or "") for trial in trials]
         order = trials[0].order if trials else PHONEME_ORDER
         names = [trial.name.rpartition(", ")[2] for trial in trials]
         return fit_to_sentences(logits, truths, keys, order, names)
@@ -328,7 +333,7 @@ class RunLogits(TrainedSource):
               Recordings(self.data, self.split) as recordings):
             self.decoder.check_words(recordings.signal)
             path, key = cached_logits(self.run, self.decoder, recordings, device, folder)
-        return read_split(path, folder, self.decoder.chose(key["data"]))
+        return read_split(path, folder, self.decoder.selections(key["data"]))
 
 # %% ../../nbs/decode/decode.ipynb #120d7edd
 def known_sentences(data: str | Path | None, split: str) -> tuple[str, ...]:
@@ -386,15 +391,15 @@ class Sentences:
         return rate_of(count_edits(truths, decoded))
 
     @property
-    def marks(self) -> tuple[Choice, ...]:
-        "Return the choices that were made on these trials."
-        return marks_of(self.trials, self.held_out)
+    def selection_notes(self) -> tuple[SelectionNote, ...]:
+        "Return what was selected on these trials."
+        return selection_notes_of(self.trials, self.held_out)
 
     def to_dict(self) -> dict[str, Any]:
         "Return the content of result.json."
         facts: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
-            facts |= {**self.wer.as_words(), "marks": plain_marks(self.marks)}
+            facts |= {**self.wer.as_words(), "marks": plain_notes(self.selection_notes)}
         extra = {
             "cer": self.cer,
             "language_model": self.words,
@@ -411,9 +416,9 @@ class Sentences:
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
         if self.wer:
-            lines.append(f"word error rate {marked(self.wer, self.marks)}")
+            lines.append(f"word error rate {with_notes(self.wer, self.selection_notes)}")
         if self.cer:
-            lines.append(f"character error rate {marked(self.cer, self.marks)}")
+            lines.append(f"character error rate {with_notes(self.cer, self.selection_notes)}")
         if self.words:
             lines.append(self.words)
         if self.missing:
@@ -559,7 +564,7 @@ class Decoding(OpenedSource):
             days=[trial.session for trial in trials],
         )
         write_atomically(self.folder / "tuning.png", as_png(plot_tuning(tuning), 110))
-        keys = [choice_key(trial.place, trial.truth or "") for trial in trials]
+        keys = [selection_key(trial.place, trial.truth or "") for trial in trials]
         record = {
             **tuning.to_dict(),
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest),
@@ -590,7 +595,7 @@ class Decoding(OpenedSource):
             "logits": logits.key,
             "asked": self.options.plain(),
             "words": search_key(search, calibration.temperature),
-            "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)]),
+            "chose": content_hash([held_out, sorted(record.tuned_on), sorted(fitted)]),
         }
         cache = CachedFiles([self.folder / "nbest.jsonl", self.folder / "result.json"], key)
         is_fresh = cache.fresh
@@ -602,7 +607,7 @@ class Decoding(OpenedSource):
         if leak := leak_warning(self.words[1], self.truths):
             warnings.append(leak)
         sentences = Sentences(
-            with_choices(trials, record.chose, logits.chose, fitted),
+            with_selections(trials, record.tuned_on, logits.selections, fitted),
             self.folder,
             "; ".join(warnings) or None,
             report,

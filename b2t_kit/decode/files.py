@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OTHER_FILES', 'ORDERS', 'check_logits', 'LogitTrial', 'places_of', 'read_trials', 'trials_of', 'class_order',
            'likeness_to_english', 'direction', 'check_classes', 'Hypothesis', 'posteriors', 'with_confidences',
-           'DecodedTrial', 'write_nbest', 'read_nbest', 'with_choices', 'marks_of']
+           'DecodedTrial', 'write_nbest', 'read_nbest', 'with_selections', 'selection_notes_of']
 
 # %% ../../nbs/decode/files.ipynb #ba114231
 import json
@@ -33,7 +33,7 @@ from ..core.files import parse_json, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from ..lexicon.g2p import dictionary
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder, order_of
-from ..text.metrics import CHOSEN, Choice, choice_key
+from ..text.metrics import SELECTIONS, SelectionNote, selection_key
 from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
 from ..text.tables import UNNAMED, keys_of, read_sentence
 
@@ -762,7 +762,8 @@ class DecodedTrial:
     trial: int  # number within the block
     hypotheses: tuple[Hypothesis, ...]  # best first
     truth: str | None = None  # the true sentence as written; None in the test split
-    chose: tuple[str, ...] = ()  # what was chosen on it, so that its score flatters: keys of `CHOSEN`
+    # what was selected on it, so that its score flatters: keys of `SELECTIONS`
+    selected: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -785,7 +786,7 @@ def write_nbest(path: str | Path, trials: Iterable[DecodedTrial]) -> Path:
             "trial_num": trial.trial,
         }
         row |= {} if trial.truth is None else {"sentence_label": trial.truth}
-        row |= {"chose": trial.chose} if trial.chose else {}
+        row |= {"chose": trial.selected} if trial.selected else {}
         row["hypotheses"] = [
             {"sentence": one.sentence, "acoustic": one.acoustic, "language": one.language, "total": one.total}
             | ({"times": one.times} if one.times else {})
@@ -846,33 +847,35 @@ def _decoded_trial(row: Any) -> DecodedTrial:
     )
 
 # %% ../../nbs/decode/files.ipynb #b113dac2
-def with_choices(
+def with_selections(
     trials: Sequence[DecodedTrial],
-    weights: Collection[str] = (),  # `choice_key` of the trials that weights were tuned on
-    days: Collection[tuple[str, str]] = (),  # sessions, and what their trials were used for, from `Decoder.chose`
-    temperature: Collection[str] = (),  # `choice_key` of the trials that a temperature was fitted on
+    weights: Collection[str] = (),  # `selection_key` of the trials that weights were tuned on
+    # sessions, and what their trials were used for, from `Decoder.selections`
+    days: Collection[tuple[str, str]] = (),
+    temperature: Collection[str] = (),  # `selection_key` of the trials that a temperature was fitted on
 ) -> list[DecodedTrial]:
-    "Return the trials with further choices that were made on them."
+    "Return the trials with what else was selected on them."
     result = []
     for trial in trials:
-        key = choice_key(trial.place, trial.truth) if trial.truth else ""
-        choices = {name for session, name in days if session == trial.session} | {*trial.chose}
-        choices |= {
+        key = selection_key(trial.place, trial.truth) if trial.truth else ""
+        selected = {name for session, name in days if session == trial.session} | {*trial.selected}
+        selected |= {
             name
             for name, keys in (("temperature", temperature), ("weights", weights))
             if key in keys
         }
-        result.append(replace(trial, chose=tuple(name for name in CHOSEN if name in choices)))
+        in_order = tuple(name for name in SELECTIONS if name in selected)
+        result.append(replace(trial, selected=in_order))
     return result
 
 # %% ../../nbs/decode/files.ipynb #75592482
-def marks_of(
+def selection_notes_of(
     trials: Sequence[DecodedTrial],
     held_out: float | None = None,  # error rate with each half scored by the weights of the other; None: not known
-) -> tuple[Choice, ...]:
-    "Return the marks that a score of these trials must carry."
+) -> tuple[SelectionNote, ...]:
+    "Return the selection notes that a score of these trials must carry."
     labelled = [trial for trial in trials if trial.truth and normalise(trial.truth)]
-    counts = {name: sum(name in trial.chose for trial in labelled) for name in CHOSEN}
+    counts = {name: sum(name in trial.selected for trial in labelled) for name in SELECTIONS}
     rates = {"weights": held_out} if counts["weights"] == len(labelled) else {}
-    return tuple(Choice(words, counts[name], len(labelled), rates.get(name))
-                 for name, words in CHOSEN.items() if counts[name])
+    return tuple(SelectionNote(words, counts[name], len(labelled), rates.get(name))
+                 for name, words in SELECTIONS.items() if counts[name])

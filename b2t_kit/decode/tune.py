@@ -243,7 +243,7 @@ class TuningRecord:
     tuned_for: Mapping[str, Any] = field(default_factory=dict)
     lm: str = DEFAULT  # path of the language model
     temperature: float | None = None  # that was asked for; None: that of the run
-    chose: frozenset[str] = frozenset()  # `choice_key` of the trials tuned on
+    tuned_on: frozenset[str] = frozenset()  # `selection_key` of the trials tuned on
     held_out: float | None = None  # error rate with each half scored by the weights of the other
     logits: str = ""  # hash of what the logits were computed from
 

@@ -43,10 +43,11 @@ from ..decode.files import DecodedTrial, posteriors, read_trials
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.decoder import Decoder, load_decoder
-from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Edits
-from ..text.metrics import Rate, RateTable, align_edits, by_groups, compare, count_edits
-from ..text.metrics import edit_distance, edits, marked, plain_marks, plot_rates
+from ..text.metrics import CHECKPOINT_SELECTED, FEWEST_GROUPS, NOTHING, TRAINED, Edits, Rate
+from ..text.metrics import RateTable, SelectionNote, align_edits, by_groups, compare
+from ..text.metrics import count_edits, edit_distance, edits, plain_notes, plot_rates
 from ..text.metrics import plot_reliability, rate_of, reliability, reliability_line
+from ..text.metrics import with_notes
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
@@ -210,7 +211,7 @@ class Report:
     origin: str  # name of the decoder
     split: str
     sentences: list[Sentence]  # by session, block and trial
-    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
+    selection_notes: tuple[SelectionNote, ...] = ()  # what was selected on these trials
     other: str = ""  # name of another run with which it is compared
     about: Mapping[str, str] = field(default_factory=dict)  # recordings, decoder, language model, versions
     raw: Sequence[Sentence] = ()  # the same trials, decoded with the network's logits as they are
@@ -237,7 +238,7 @@ class Report:
         found: dict[str, Any] = {
             "decoder": self.origin,
             "split": self.split,
-            "marks": plain_marks(self.marks),
+            "marks": plain_notes(self.selection_notes),
             "kinds": Edits(*map(sum, zip(*map(edits, true, decoded))))._asdict(),
             "best_of_list": rate_of(count_edits(true, best), days).to_dict(),
             "groups": rates_of(groups_of(sentences)),
@@ -287,7 +288,8 @@ class Report:
         )
 
     def __repr__(self) -> str:
-        title = marked(f"{self.origin}, {self.split}: {len(self.sentences)} trials", self.marks)
+        title = f"{self.origin}, {self.split}: {len(self.sentences)} trials"
+        title = with_notes(title, self.selection_notes)
         lines = [title, aligned(self.table("groups"), numbers=6), self.redrawn]
         return "\n".join(
             lines + [reliability_line(*table) for table in self.numbers["certainty"].items()]
@@ -437,13 +439,19 @@ def report_html(
     numbers = report.numbers
     total = report.numbers["groups"]["all trials"]
     # phonemes are read before the search
-    phoneme_marks = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
+    phoneme_notes = [
+        note for note in report.selection_notes if note.what in (TRAINED, CHECKPOINT_SELECTED)
+    ]
     rates = [
-        (name, f"{100 * rate['rate']:.1f}", marked(repr(as_rate(rate)).partition(" % ")[2], marks))
-        for name, rate, marks in (
-            ("word error rate", total["wer"], report.marks),
-            (f"{report.label} error rate", total["per"], phoneme_marks),
-            ("best of each list", numbers["best_of_list"], report.marks),
+        (
+            name,
+            f"{100 * rate['rate']:.1f}",
+            with_notes(repr(as_rate(rate)).partition(" % ")[2], notes),
+        )
+        for name, rate, notes in (
+            ("word error rate", total["wer"], report.selection_notes),
+            (f"{report.label} error rate", total["per"], phoneme_notes),
+            ("best of each list", numbers["best_of_list"], report.selection_notes),
         )
         if rate
     ]
@@ -657,7 +665,7 @@ def report_run(
             decoder.origin,
             split,
             sentences,
-            decoded.marks,
+            decoded.selection_notes,
             "" if against is None else load_decoder(against).origin,
             facts,
             [*map(Sentence, raw)],
@@ -770,7 +778,7 @@ def row_of(run: str | Path, report: Report) -> dict[str, Any]:
         "errors": {name: numbers["groups"].get(name) for name in ROW_GROUPS},
         "calibration": calibration,  # of P(best) of sentences, and of the confidence of words
         "language_model": report.about.get("language model", ""),
-        "selected": [mark.what for mark in report.marks],  # on the scored trials
+        "selected": [note.what for note in report.selection_notes],  # on the scored trials
         "hours": max(seconds, default=0) / 3600,
         "device": device,
         "machine": {  # that wrote the row

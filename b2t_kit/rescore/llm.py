@@ -36,14 +36,14 @@ from ..core.files import check_target, load_json, locked, new_folders, read_text
 from ..core.files import regular_file, save_json
 from ..core.program import environment_with, track_progress
 from ..core.settings import from_dict
-from ..decode.files import DecodedTrial, marks_of, read_nbest, with_choices, with_confidences
-from ..decode.files import write_nbest
+from ..decode.files import DecodedTrial, read_nbest, selection_notes_of, with_confidences
+from ..decode.files import with_selections, write_nbest
 from ..decode.tune import halves
 from ..devices.select import open_device
 from ..devices.torch import Device, to_device
 from ..text.english import is_held_out, phrases
-from ..text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of
-from ..text.metrics import wer
+from ..text.metrics import Counts, Rate, SelectionNote, edit_distance, rate_of, selection_key
+from ..text.metrics import wer, with_notes
 from ..text.phonemes import normalise
 
 if TYPE_CHECKING:  # an optional library
@@ -645,9 +645,9 @@ def save_weights(
     tuned: TuningResult,
     llm: str = "",
     lists: dict[str, Any] | None = None,
-    chose: Iterable[str] = (),
+    tuned_on: Iterable[str] = (),
 ) -> Path:
-    "Write weights, their error rates, the model and lists that they are for, and the trials that chose them."
+    "Write weights, their error rates, the model and lists that they are for, and the trials that they were tuned on."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
     return save_json(
         path,
@@ -656,7 +656,7 @@ def save_weights(
             "wer": rates,
             "llm": llm,
             "lists": lists,
-            "chose": sorted(chose),
+            "chose": sorted(tuned_on),
         },
     )
 
@@ -724,15 +724,19 @@ class Rescoring:
     after: Rate | None  # first choices now
     tuned: TuningResult | None  # None for weights that were given
     warning: str | None  # why the word error rate may be too low, or the large model useless
-    marks: tuple[tuple[Choice, ...], ...] = ((), ())  # what was chosen on these trials: before, and now
+    # what was selected on these trials: before, and now
+    selection_notes: tuple[tuple[SelectionNote, ...], ...] = ((), ())
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} lists rescored, in {self.path}"]
         if self.tuned:
             lines.append(repr(self.tuned))
         if self.before and self.after:
-            lines.append(f"word error rate {marked(self.before, self.marks[0])} before, "
-                         f"{marked(self.after, self.marks[1])} now")
+            before, after = self.selection_notes
+            lines.append(
+                f"word error rate {with_notes(self.before, before)} before, "
+                f"{with_notes(self.after, after)} now"
+            )
         return "\n".join(lines + [f"warning: {self.warning}"] * bool(self.warning))
 
 # %% ../../nbs/rescore/llm.ipynb #59d0372a
@@ -772,13 +776,14 @@ def rescore(
         )
         if loaded:
             best = loaded[0]
-            chose = set(map(str, loaded[1]["chose"]))
+            tuned_on = set(map(str, loaded[1]["chose"]))
         else:
             tuned = tune_weights(trials, scores)
             best = tuned.weights
-            chose = {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
-            save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, chose)
-        new_trials = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
+            tuned_on = {selection_key(trial.place, trial.truth) for trial in trials if trial.truth}
+            save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, tuned_on)
+        new_trials = [rescored(*pair, best) for pair in zip(trials, scores)]
+        new_trials = with_selections(new_trials, tuned_on)
         write_nbest(out, new_trials)
     truths = [trial.truth for trial in trials if trial.truth]
     old_rate, new_rate = (
@@ -796,11 +801,17 @@ def rescore(
     )
     warnings = filter(None, [caution, weaker_warning(trials, scores), misfit])
     # then the other half was seen by the search's weights
-    earlier = any("weights" in trial.chose for trial in trials)
-    marks = (
-        marks_of(trials),
-        marks_of(new_trials, tuned.held_out.rate if tuned and not earlier else None),
+    earlier = any("weights" in trial.selected for trial in trials)
+    notes = (
+        selection_notes_of(trials),
+        selection_notes_of(new_trials, tuned.held_out.rate if tuned and not earlier else None),
     )
     return Rescoring(
-        out, new_trials, old_rate, new_rate, tuned, warning="; ".join(warnings) or None, marks=marks
+        out,
+        new_trials,
+        old_rate,
+        new_rate,
+        tuned,
+        warning="; ".join(warnings) or None,
+        selection_notes=notes,
     )

@@ -33,10 +33,10 @@ from ..lm.kenlm import read_language_model
 from ..lm.model import LanguageModel, sentence_scores
 from .llm import CausalScorer, Writing, kept_scores, load_scorer, model_key
 from .llm import read_scores
-from .writer import Question, Writer, WriterSettings, Written, ask, choices_of, learn
-from .writer import read_questions, too_good
-from ..text.metrics import Choice, Counts, Difference, Rate, compare, count_edits
-from ..text.metrics import edit_distance, marked, rate_of
+from .writer import Question, Writer, WriterSettings, Written, ask, learn
+from .writer import notes_of_lists, read_questions, trained_on_warning
+from ..text.metrics import SelectionNote, Counts, Difference, Rate, compare, count_edits
+from ..text.metrics import edit_distance, with_notes, rate_of
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a52
 FEATURES = (
@@ -342,20 +342,20 @@ class Merging:
     gate: Gate  # for other trials than these
     rates: dict[str, Rate] = field(default_factory=dict)  # empty without references
     difference: Difference | None = None  # of the word errors, gated less the vote's
-    marks: tuple[Choice, ...] = ()  # what the decoders chose on these trials
-    fitted: tuple[Choice, ...] = ()  # what the gate did
+    selection_notes: tuple[SelectionNote, ...] = ()  # what the decoders selected on these trials
+    fitted: tuple[SelectionNote, ...] = ()  # what the gate did
     condition: str = ""  # under which the rates hold
     warning: str = ""
 
     def __repr__(self) -> str:
         width = max(map(len, self.rates), default=0)
-        both = (*self.marks, *self.fitted)
+        both = (*self.selection_notes, *self.fitted)
         lines = []
         for name, rate in self.rates.items():
-            marks = both if name.startswith("gated") else self.marks
-            lines.append(f"{name:<{width}}  {marked(rate, marks)}")
+            notes = both if name.startswith("gated") else self.selection_notes
+            lines.append(f"{name:<{width}}  {with_notes(rate, notes)}")
         if self.difference is not None:
-            lines.append(f"gated less vote: {marked(self.difference, both)}")
+            lines.append(f"gated less vote: {with_notes(self.difference, both)}")
         lines += [self.condition, f"gate {self.gate}"]
         lines += [f"warning: {self.warning}"] if self.warning else []
         lines.append(
@@ -511,22 +511,22 @@ def merge(
         sentences = {question.key: text for question, text in zip(questions, chosen)}
         write_table(out, sentences)
     changed = sum(sentences[question.key] != question.vote for question in questions)
-    marks = choices_of(paths)
-    warning = too_good(marks)
+    notes = notes_of_lists(paths)
+    warning = trained_on_warning(notes)
     if earlier:
-        return Merging(out, sentences, changed, gate, marks=marks, warning=warning)
-    fitted_on: tuple[Choice, ...] = ()
+        return Merging(out, sentences, changed, gate, selection_notes=notes, warning=warning)
+    fitted_on: tuple[SelectionNote, ...] = ()
     scope = ", other days"
     condition = (
         f"model and gate learned from other days than those that they are scored on: {cross_fit} "
         f"groups of days, {open_gates} with an open gate"
     )
     if not cross_fit:
-        fitted_on = (Choice("gate fitted", len(questions), len(questions)),)
+        fitted_on = (SelectionNote("gate fitted", len(questions), len(questions)),)
         scope = ""
         condition = "each half of the days was written by a model that learned from the other half"
     told = were_told(questions, day_groups(questions, cross_fit or 2))
     rates, difference = rates_of(questions, written, chosen, told, scope)
     return Merging(
-        out, sentences, changed, gate, rates, difference, marks, fitted_on, condition, warning
+        out, sentences, changed, gate, rates, difference, notes, fitted_on, condition, warning
     )

@@ -30,7 +30,7 @@ from ..speech.evaluate import Evaluation, evaluate_run
 from ..speech.recipes import linear, tiny
 from ..speech.task import SpeechRun
 from ..speech.train import train_decoder
-from ..text.metrics import marked
+from ..text.metrics import with_notes
 from ..text.phonemes import PHONEMES, SILENCE, show
 from ..train import uninterrupted
 from ..training.log import show_run
@@ -72,10 +72,10 @@ class DemoResult:
             "easy simulated recordings: phoneme error rate on sentences never seen in training",
         ]
         lines += [
-            f"  {name:<16} {marked(evaluation.per, evaluation.marks)}"
+            f"  {name:<16} {with_notes(evaluation.per, evaluation.selection_notes)}"
             for name, evaluation in (("GRU decoder", self.decoder), ("linear readout", self.linear))
         ]
-        lines += ["", f"word error rate: {marked(self.words.wer, self.words.marks)}",
+        lines += ["", f"word error rate: {with_notes(self.words.wer, self.words.selection_notes)}",
                   self.words.words, "",
                   "the first sentences, as they are and as they were decoded"]
         sentences = {trial.place: trial.sentence for trial in self.words.trials}

@@ -125,7 +125,7 @@ class Calibration:
     trials: int = 0  # with labels, if fitted
     before: float = math.nan  # mean CTC loss of these trials at temperature 1
     after: float = math.nan  # the same at the temperature
-    chosen_on: tuple[str, ...] = ()  # `choice_key` of the trials
+    chosen_on: tuple[str, ...] = ()  # `selection_key` of the trials
     lacking: str = "labelled trials"  # why it is not fitted, if estimated
     doubt: str = ""  # why it may be wrong
     of: str = ""  # the network that it was fitted to, if that is another one
@@ -268,7 +268,7 @@ _FAR = 4.0  # times the estimate, or a part of it, that no network was found to 
 def fit_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
     labels: Sequence[Sequence[int]],  # true classes of each
-    chosen_on: Sequence[str] = (),  # `choice_key` of each
+    chosen_on: Sequence[str] = (),  # `selection_key` of each
     names: Sequence[str] = (),  # of each, to say which were left out
 ) -> Calibration:
     """Return the temperature with the least CTC loss, without trials whose labels are another's while others' are
@@ -306,7 +306,7 @@ def fit_temperature(
 def fit_to_sentences(
     trials: Sequence[np.ndarray],  # logits, each (P, 41)
     sentences: Sequence[str | None],  # what was said, where it is known
-    chosen_on: Sequence[str] = (),  # `choice_key` of each
+    chosen_on: Sequence[str] = (),  # `selection_key` of each
     order: ClassOrder = PHONEME_ORDER,  # of the columns
     names: Sequence[str] = (),  # of each, to say which were left out
 ) -> Calibration:

@@ -47,7 +47,7 @@ class Decoder:
     signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)
     # the decoder that its run started from
     begun: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    # session -> content of the validation trials that chose the best of several steps, or were
+    # session -> content of the validation trials that selected the best of several steps, or were
     # trained on as well
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -119,9 +119,9 @@ class Decoder:
         count = self.signals.get(session, usual).num_features
         return min(count, self.config.model.num_features or count)
 
-    def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-        """Return the sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of
-        its training, or trained it: a key of `CHOSEN`."""
+    def selections(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+        """Return the sessions in the `data_fingerprint` of a split whose trials selected the decoder among the steps of
+        its training, or trained it: a key of `SELECTIONS`."""
         kind = "trained" if self.trained_on_val else "checkpoint"
         return frozenset(
             (day, kind)

@@ -33,10 +33,10 @@ from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_recor
 from .calibrate import fit_temperature, label_loss, read_calibration, tempered
 from .decoder import load_decoder
 from .logits import Decoded, cached_logits, decoded_from
-from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, align_edits
-from ..text.metrics import by_groups, choice_key, confusion, count_edits, marked, plain_marks
+from ..text.metrics import SELECTIONS, Confusion, Counts, Rate, RateTable, SelectionNote
+from ..text.metrics import align_edits, by_groups, confusion, count_edits, plain_notes
 from ..text.metrics import plot_confusion, plot_rates, plot_reliability, rate_of, rates_by
-from ..text.metrics import reliability, reliability_line
+from ..text.metrics import reliability, reliability_line, selection_key, with_notes
 from ..text.phonemes import PHONEMES
 from ..training.run import RESUME
 
@@ -115,7 +115,7 @@ def fit_network(
     infos = [trial.info for trial in subset]
     logits = [trial.logits for trial in subset]
     labels = [trial.true for trial in subset]
-    keys = [choice_key(info.place, info.sentence or "") for info in infos]
+    keys = [selection_key(info.place, info.sentence or "") for info in infos]
     names = [f"{info.session} {info.group}" for info in infos]
     try:
         calibration = fit_temperature(logits, labels, keys, names)
@@ -177,7 +177,7 @@ class Evaluation:
     trials: list[Decoded]
     names: tuple[str, ...]  # of the classes, 0 the blank
     trained: frozenset[str]  # sessions that were in training
-    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
+    selection_notes: tuple[SelectionNote, ...] = ()  # what was selected on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
     # from `certainty_of`
     certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Evaluation:
             "trials": len(self.trials),
             "loss": sum(losses) / max(len(losses), 1),
             "per": self.per.rate,
-            "marks": plain_marks(self.marks),
+            "marks": plain_notes(self.selection_notes),
         }
         if self.calibration:
             result["temperature"] = self.calibration.to_dict()
@@ -270,7 +270,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         title = f"{self.origin}: {self.title}, {len(self.trials)} trials"
-        lines = [marked(title, self.marks), repr(self.summary)]
+        lines = [with_notes(title, self.selection_notes), repr(self.summary)]
         if self.calibration:
             lines.append(repr(self.calibration))
         if self.names != PHONEMES:  # what a greedy decoder writes can be read
@@ -364,10 +364,13 @@ def evaluate_run(
             trials = decoded_from(recordings, path)
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
-            choices = dict(decoder.chose(key["data"]))
+            selections = dict(decoder.selections(key["data"]))
             days = [trial.info.session for trial in trials]
-            counts = Counter(choices[day] for day in days if day in choices)
-            marks = [Choice(CHOSEN[kind], count, len(trials)) for kind, count in counts.items()]
+            counts = Counter(selections[day] for day in days if day in selections)
+            notes = [
+                SelectionNote(SELECTIONS[kind], count, len(trials))
+                for kind, count in counts.items()
+            ]
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
@@ -380,7 +383,7 @@ def evaluate_run(
                 recordings.signal.label_names,
                 frozenset(decoder.trained),
                 calibration=calibration,
-                marks=tuple(marks),
+                selection_notes=tuple(notes),
                 certainty=certainty_of(trials, temperature),
             )
             save_evaluation(evaluation, folder, key)
