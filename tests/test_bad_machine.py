@@ -58,7 +58,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
     (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
     with Recordings(folder / "data", "test") as recordings:
-        places = [info.place for info in recordings.infos]
+        places = [info.key for info in recordings.infos]
     best = (Hypothesis(("we", "hear"), -1.0, -2.0, -3.0),)
     write_nbest(folder / "nbest.jsonl", [DecodedTrial(*place, best) for place in places])
     before = Path.cwd()

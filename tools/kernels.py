@@ -102,7 +102,7 @@ def attach_words(
     for number, misheard in enumerate((("the", "a"), ("is", "his"), ("to", "two"))):
         for split in ("val", "test"):
             with Recordings(recordings, split) as opened:
-                places = [info.place for info in opened.infos]
+                places = [info.key for info in opened.infos]
                 said = [opened[row].sentence or "is it to the left" for row in range(len(places))]
             words = [[misheard[1] if word == misheard[0] else word for word in one.split()] for one in said]
             path = inputs / f"datasets/ada/lists/{split}/decoder_{number}.csv"

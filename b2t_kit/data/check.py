@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FEWEST_BINS', 'FEWEST_LABELS', 'ODD_COLUMNS', 'FEW_COPIES', 'AT_LIMIT', 'MOST_BINS', 'FARTHEST', 'SMALLEST_GROUP',
            'FARTHEST_SHIFT', 'NEAREST', 'FEWEST_DAYS', 'roughness', 'time_look', 'sentence_gap', 'spelled', 'Moments',
-           'Looks', 'in_time', 'of_columns', 'standing', 'likeness', 'of_blocks', 'length_fit', 'table_shift',
+           'Looks', 'in_time', 'of_columns', 'standing', 'similarity', 'of_blocks', 'length_fit', 'table_shift',
            'of_labels', 'remarks', 'of_days']
 
 # %% ../../nbs/data/check.ipynb #aaa3ebcb
@@ -305,7 +305,7 @@ def standing(moments: Moments, groups: int) -> np.ndarray:  # (groups, C / group
     return np.where(np.isnan(values), 0.5, ranks)
 
 
-def likeness(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) each -> (...)
+def similarity(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) each -> (...)
     "Return the correlation of ranks; 0 where all are equal."
     one = one - one.mean(axis=-1, keepdims=True)
     other = other - other.mean(axis=-1, keepdims=True)
@@ -346,8 +346,8 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
             continue
         ranks = [standing(part, day.groups) for part in (*rest, here, there)]
         # where one half of the rest is as the other, skewness tells electrodes apart
-        sure = likeness(ranks[0], ranks[1]) > 0.4
-        odd = np.flatnonzero(sure & (likeness(ranks[2], ranks[3]) < 0.2))
+        sure = similarity(ranks[0], ranks[1]) > 0.4
+        odd = np.flatnonzero(sure & (similarity(ranks[2], ranks[3]) < 0.2))
         if len(odd):
             yield (
                 "order",
@@ -372,7 +372,7 @@ def length_fit(
     bins, labels = (np.unique(column, return_inverse=True)[1] for column in zip(*spans))
     early = bins[max(-shift, 0):][:count]
     late = labels[max(shift, 0):][:count]
-    fit = float(likeness(early, late))
+    fit = float(similarity(early, late))
     return fit, float(np.arctanh(min(fit, 0.999)) * np.sqrt(count - 3))
 
 
@@ -446,9 +446,9 @@ def _other_electrodes(
         if days[index].total.bins < 500:
             continue
         # the day's groups with all groups of the days around it, (groups, groups)
-        each = [likeness(ranks[index][:, None], ranks[other][None]) for other in others]
+        each = [similarity(ranks[index][:, None], ranks[other][None]) for other in others]
         fits = np.median(each, axis=0)
-        pairs = [likeness(ranks[one], ranks[other]) for one, other in combinations(others, 2)]
+        pairs = [similarity(ranks[one], ranks[other]) for one, other in combinations(others, 2)]
         usual = np.median(pairs, axis=0)
         odd = np.flatnonzero((usual > 0.6) & (fits.diagonal() < 0.15))
         if not len(odd):

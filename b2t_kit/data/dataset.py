@@ -78,7 +78,7 @@ class Signal:
         return self.features.split(", ")
 
     @property
-    def places(self) -> list[str]:
+    def array_names(self) -> list[str]:
         "The arrays, in column order."
         return self.arrays.split(", ")
 
@@ -122,7 +122,7 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
     import matplotlib.pyplot as plt
 
     kinds = trial.signal.kinds
-    arrays = trial.signal.places
+    arrays = trial.signal.array_names
     # (kind, T, channel)
     parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)
     means = parts.reshape(*parts.shape[:2], len(arrays), -1).mean(-1)  # (kind, T, array)
@@ -223,7 +223,7 @@ def reading(
     group: str = "",  # a group in the file, or what lies in the group
     field: str = "",  # a dataset or attribute
 ) -> Iterator[None]:
-    "Turn an error in the block into a `Fault` with its place."
+    "Turn an error in the block into a `Fault` that names where it is."
     try:
         yield
     except Fault:
@@ -395,10 +395,10 @@ def read_signal(file: h5py.File) -> Signal:
         signal = Signal(**numbers, **texts)  # type: ignore[arg-type]
         if len(set(signal.label_names)) < len(signal.label_names):
             raise KitError("labels: names a class twice")
-        if signal.num_features % (len(signal.kinds) * len(signal.places)):
+        if signal.num_features % (len(signal.kinds) * len(signal.array_names)):
             raise KitError(
                 f"num_features: is {signal.num_features}, which cannot be divided by "
-                f"{len(signal.kinds)} kinds and {len(signal.places)} arrays"
+                f"{len(signal.kinds)} kinds and {len(signal.array_names)} arrays"
             )
         return signal
 
@@ -438,9 +438,11 @@ class TrialInfo:
     signal: Signal = T15  # what its features are
 
     @property
-    def place(self) -> tuple[str, int, int]:
-        "The sort key of submissions."
+    def key(self) -> tuple[str, int, int]:
+        "Session, block and number, by which submissions are sorted."
         return self.session, self.block, self.number
+
+    place = key  # the former name
 
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
@@ -852,7 +854,7 @@ def data_fingerprint(
     recordings: Recordings,
     memo: str | Path | None = None,  # as for `HashCache`
 ) -> dict[str, Any]:  # plain values
-    "Counts, and by session a hash of the trials' places, sentences, features and labels."
+    "Counts, and by session a hash of the trials' keys, sentences, features and labels."
     infos = recordings.infos
     days = dict[str, list[Any]]()
     for info, digest in zip(infos, trial_digests(recordings, memo)):
@@ -887,7 +889,7 @@ class DayStatistics:
         columns = signal.num_features
         self.signal = signal
         self.looks = Looks(
-            columns, len(signal.kinds) * len(signal.places), signal.label_names, sounds
+            columns, len(signal.kinds) * len(signal.array_names), signal.label_names, sounds
         )
         self.trials: list[str] = []
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z

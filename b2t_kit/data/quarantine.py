@@ -6,7 +6,7 @@
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
            'STRETCH', 'ALIKE', 'SPARSE', 'RESEMBLES', 'AHEAD', 'AHEAD_RESCALED', 'is_date', 'dates_in', 'plain_name',
            'people_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
-           'quarantine_text', 'quarantine_record', 'refuse_leak', 'likeness_curves', 'stretches', 'HeldOut']
+           'quarantine_text', 'quarantine_record', 'refuse_leak', 'similarity_curves', 'stretches', 'HeldOut']
 
 # %% ../../nbs/data/quarantine.ipynb #34462117
 import datetime
@@ -319,7 +319,7 @@ AHEAD = 0.15
 AHEAD_RESCALED = 0.25
 
 
-def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
+def similarity_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
     "Return how alike the array is to itself some bins later, over time; no column if a trial is too short or constant."
     sums = np.cumsum(
         np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0
@@ -361,7 +361,7 @@ class HeldOut:
                 recordings.infos, len(recordings), f"read {split} of {recordings.folder}"
             )
             for index, info in enumerate(infos):
-                curves = likeness_curves(recordings.features(index))
+                curves = similarity_curves(recordings.features(index))
                 # both ends, the middle
                 parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])
                 self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
@@ -386,12 +386,12 @@ class HeldOut:
             if reason := self.days.reason(signal.dataset, name, trial.sentence, signal.participant):
                 return reason
         others = np.flatnonzero(np.array(self.datasets, object) != signal.dataset)
-        ours = stretches(likeness_curves(trial.features if len(others) else trial.features[:0]))
-        likeness = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
-        if likeness.max() > ALIKE:
+        ours = stretches(similarity_curves(trial.features if len(others) else trial.features[:0]))
+        similarity = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
+        if similarity.max() > ALIKE:
             return (
                 "its features are a copy of a held-out trial: "
-                f"{self.names[others[likeness.argmax()]]}"
+                f"{self.names[others[similarity.argmax()]]}"
             )
         name = self.resembled(trial)
         return (
@@ -412,7 +412,7 @@ class HeldOut:
             (np.repeat(features, 2, 0), AHEAD_RESCALED),
             (halves, AHEAD_RESCALED),
         ):
-            ours = stretches(likeness_curves(rows), every=SPARSE)
+            ours = stretches(similarity_curves(rows), every=SPARSE)
             if not len(ours):
                 continue
             best = dict[str, float]()

@@ -65,7 +65,7 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
 def same_trials(lists: Sequence[Sequence[LogitTrial]]) -> Sequence[Sequence[LogitTrial]]:
     "Return the trials of each model; raise `KitError` if they are not the same ones."
     for other in lists[1:]:
-        if keys := sorted({trial.place for trial in lists[0]} ^ {trial.place for trial in other}):
+        if keys := sorted({trial.key for trial in lists[0]} ^ {trial.key for trial in other}):
             raise KitError(f"{other[0].name}: differs from {lists[0][0].name} in trial "
                            f"{' '.join(map(str, keys[0]))}")
     return lists
@@ -336,7 +336,7 @@ def decode_runs(
         def decode(trials: Sequence[LogitTrial]) -> DecodedTrial:
             "Decode one trial with the search of each run, from its own logits."
             hypotheses = pool_lists(searches, [trial.logits for trial in trials], trials[0].name)
-            return DecodedTrial(*trials[0].place, tuple(hypotheses), trials[0].truth)
+            return DecodedTrial(*trials[0].key, tuple(hypotheses), trials[0].truth)
 
         with ThreadPoolExecutor(available_cores()) as pool:
             trials = list(zip(*same_trials([one.logits.trials for one in decodings])))

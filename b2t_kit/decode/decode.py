@@ -133,7 +133,7 @@ class LogitSource:
         "Return the temperature of raw logits: fitted to known sentences, or estimated without any."
         logits = [trial.logits for trial in trials]
         truths = [trial.truth for trial in trials]
-        keys = [selection_key(trial.place, trial.truth or "") for trial in trials]
+        keys = [selection_key(trial.key, trial.truth or "") for trial in trials]
         order = trials[0].order if trials else PHONEME_ORDER
         names = [trial.name.rpartition(", ")[2] for trial in trials]
         return fit_to_sentences(logits, truths, keys, order, names)
@@ -173,8 +173,8 @@ class LogitSource:
 # %% ../../nbs/decode/decode.ipynb #d7ece940
 def with_references(trials: Sequence[LogitTrial], path: str | Path) -> list[LogitTrial]:
     "Return trials with the sentences of a table; raise `KitError` if it has none of them."
-    keys = [trial.place[2:] if trial.place[:2] == (UNNAMED, 0) else trial.place for trial in trials]
-    table = Table("the logits", dict.fromkeys(keys, []), is_placed=True)
+    keys = [trial.key[2:] if trial.key[:2] == (UNNAMED, 0) else trial.key for trial in trials]
+    table = Table("the logits", dict.fromkeys(keys, []), has_trial_keys=True)
     rows = rekeyed([table, check_complete(read_table(path, "said"))])[1]
     truths = [likeliest(rows[key]) if key in rows else None for key in keys]
     if not any(truths):
@@ -437,7 +437,7 @@ class Sentences:
         table = csv.writer(text, lineterminator="\n")
         table.writerow("id text session block_num trial_num".split())
         for number, trial in enumerate(self.trials):
-            table.writerow([number, *map(csv_text, (trial.sentence, *trial.place))])
+            table.writerow([number, *map(csv_text, (trial.sentence, *trial.key))])
         write_nbest(self.folder / "nbest.jsonl", self.trials)
         write_atomically(self.folder / "sentences.csv", text.getvalue())
         save_json(self.folder / "result.json", self.to_dict() | {"search": to_dict(config)})
@@ -447,7 +447,7 @@ def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[
     "Yield each trial with its n-best list, in their order, decoded on all cores."
     lists = search.decode_each([trial.logits for trial in trials])
     for trial, nbest in zip(trials, track_progress(lists, len(trials), "decoding")):
-        yield DecodedTrial(*trial.place, tuple(nbest), trial.truth)
+        yield DecodedTrial(*trial.key, tuple(nbest), trial.truth)
 
 # %% ../../nbs/decode/decode.ipynb #d97549e4
 @dataclass(frozen=True)
@@ -564,7 +564,7 @@ class Decoding(OpenedSource):
             days=[trial.session for trial in trials],
         )
         write_atomically(self.folder / "tuning.png", as_png(plot_tuning(tuning), 110))
-        keys = [selection_key(trial.place, trial.truth or "") for trial in trials]
+        keys = [selection_key(trial.key, trial.truth or "") for trial in trials]
         record = {
             **tuning.to_dict(),
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest),

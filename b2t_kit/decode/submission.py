@@ -24,14 +24,15 @@ from ..data.quarantine import refuse_leak
 from .files import read_nbest
 from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of, row_shift
 from ..text.phonemes import normalise
-from ..text.tables import PLACE, Table, align_tables, likeliest, read_sentences, read_table
+from ..text.tables import TRIAL_KEY, Table, align_tables, likeliest, read_sentences
+from ..text.tables import read_table
 
 # %% ../../nbs/decode/submission.ipynb #f98e13f2
 def submission_order(infos: Iterable[TrialInfo]) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
     "Sort trials by session, block and trial number. Raises `KitError` if two agree in all three."
-    ordered = sorted(infos, key=lambda info: info.place)
+    ordered = sorted(infos, key=lambda info: info.key)
     for info, other in zip(ordered, ordered[1:]):
-        if info.place == other.place:
+        if info.key == other.key:
             raise KitError(
                 f"{info.session}, block {info.block}, trial {info.number}: is both {info.group} of "
                 f"{info.file} and {other.group} of {other.file}"
@@ -140,21 +141,21 @@ def write_submission(
 ) -> SubmissionCheck:  # of the file as written
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
-        places = [info.place for info in submission_order(recordings.infos)]
-    foreign = sorted(sentences.keys() - set(places))
-    absent = sorted(set(places) - sentences.keys())
+        keys = [info.key for info in submission_order(recordings.infos)]
+    foreign = sorted(sentences.keys() - set(keys))
+    absent = sorted(set(keys) - sentences.keys())
     if foreign or absent:
         fault = "is not a test trial of the recordings" if foreign else "has no list"
         first = " ".join(map(str, (foreign or absent)[0]))
         raise KitError(
             f"{name}: {first} {fault}; it holds {len(sentences)} trials, and there are "
-            f"{len(places)} test trials"
+            f"{len(keys)} test trials"
         )
     lines = [HEADER]
-    for number, place in enumerate(places):
-        lines.append(f"{number},{submission_text(sentences[place])}")
+    for number, key in enumerate(keys):
+        lines.append(f"{number},{submission_text(sentences[key])}")
     write_atomically(out, "\n".join(lines) + "\n")
-    return SubmissionCheck(Path(out), len(places), submission_faults(read_bytes(out), len(places)))
+    return SubmissionCheck(Path(out), len(keys), submission_faults(read_bytes(out), len(keys)))
 
 
 def submit_nbest(
@@ -165,9 +166,9 @@ def submit_nbest(
     "Submit the first sentence of each list. Raises `KitError` unless the lists are those of the test split."
     check_target(out, [nbest])
     if Path(nbest).suffix.lower() == ".csv":
-        return write_submission(read_sentences(nbest, by_place=True), out, data, nbest)
+        return write_submission(read_sentences(nbest, by_trial_key=True), out, data, nbest)
     return write_submission(
-        {trial.place: trial.sentence for trial in read_nbest(nbest)}, out, data, nbest
+        {trial.key: trial.sentence for trial in read_nbest(nbest)}, out, data, nbest
     )
 
 # %% ../../nbs/decode/submission.ipynb #5d0b92e7
@@ -179,7 +180,7 @@ def write_table(
     ids = all(len(key) == 1 for key in sentences)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(HEADER.split(",") if ids else (*PLACE, "text"))
+    table.writerow(HEADER.split(",") if ids else (*TRIAL_KEY, "text"))
     for key, sentence in sentences.items():
         table.writerow([*map(csv_text, key), submission_text(sentence)])
     write_atomically(path, text.getvalue())
@@ -218,7 +219,7 @@ def submit(
     if sentences.warning:
         report_progress(f"warning: {sentences.warning}")
     return write_submission(
-        {trial.place: trial.sentence for trial in sentences.trials}, out, data, sentences.folder
+        {trial.key: trial.sentence for trial in sentences.trials}, out, data, sentences.folder
     )
 
 # %% ../../nbs/decode/submission.ipynb #362169a6

@@ -172,18 +172,18 @@ class ClassOrder(NamedTuple):
     "Where the classes of a label set stand in the 41 columns that a search reads."
 
     names: tuple[str, ...]  # of the columns: 0 the blank, 40 what ends a word; "" where the set has no class
-    place: np.ndarray  # (41,) int64, the class in each column; -1 where there is none
+    classes: np.ndarray  # (41,) int64, the class in each column; -1 where there is none
     num_classes: int  # of the set
 
     def columns(self, logits: np.ndarray) -> np.ndarray:  # (P, num_classes) -> (P, 41)
         "Return logits in the order of the columns."
-        if np.array_equal(self.place, np.arange(self.num_classes)):
+        if np.array_equal(self.classes, np.arange(self.num_classes)):
             return logits
-        return np.where(self.place < 0, logits.dtype.type(-np.inf), logits[:, self.place])
+        return np.where(self.classes < 0, logits.dtype.type(-np.inf), logits[:, self.classes])
 
     def labels(self, classes: Iterable[int]) -> list[int]:
         "Return the columns of classes."
-        column = {int(index): number for number, index in enumerate(self.place) if index >= 0}
+        column = {int(index): number for number, index in enumerate(self.classes) if index >= 0}
         return [column[int(one)] for one in classes]
 
     def spelled(self, sentence: str) -> list[int]:

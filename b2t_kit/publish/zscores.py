@@ -67,7 +67,7 @@ def how_zscored(data: str | Path) -> ZScores:
             for row, info in enumerate(recordings.infos):
                 features = recordings.features(row)
                 trial = (len(features), features.mean(0), features.var(0))
-                blocks.setdefault(info.place[:2], []).append(trial)
+                blocks.setdefault(info.key[:2], []).append(trial)
     ratios = []
     spreads = []
     for trials in blocks.values():

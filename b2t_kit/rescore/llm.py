@@ -516,7 +516,7 @@ def tabulate(
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
         if trial.truth is None:
             raise KitError(
-                f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on "
+                f"{' '.join(map(str, trial.key))}: has no true sentence to tune on; tune on "
                 "train or val"
             )
         words = normalise(trial.truth).split()
@@ -780,7 +780,7 @@ def rescore(
         else:
             tuned = tune_weights(trials, scores)
             best = tuned.weights
-            tuned_on = {selection_key(trial.place, trial.truth) for trial in trials if trial.truth}
+            tuned_on = {selection_key(trial.key, trial.truth) for trial in trials if trial.truth}
             save_weights(out.with_suffix(".weights.json"), tuned, llm_key, origin, tuned_on)
         new_trials = [rescored(*pair, best) for pair in zip(trials, scores)]
         new_trials = with_selections(new_trials, tuned_on)

@@ -68,7 +68,9 @@ def questions_of(
     "Return the candidates of each trial; raise `KitError` for a trial that one table lacks."
     tables = [*decoders, *([references] if references else [])]
     aligned = align_tables(tables)
-    places = {key: place for table in tables for key, place in table.places.items()}
+    trial_keys = {
+        key: trial_key for table in tables for key, trial_key in table.trial_keys.items()
+    }
     questions = []
     for key in aligned[0]:
         votes = [
@@ -82,10 +84,10 @@ def questions_of(
         for text, probability in votes:
             shares[text] += probability / len(decoders)
         order = sorted(shares, key=lambda text: (text != texts[best], -shares[text]))
-        place = key if len(key) == 3 else places.get(key, ("",))
+        trial_key = key if len(key) == 3 else trial_keys.get(key, ("",))
         truth = normalise(likeliest(aligned[-1][key])) if references else None
         candidates = tuple((text, float(shares[text])) for text in order)
-        questions.append(Question(key, place[0], candidates, truth))
+        questions.append(Question(key, trial_key[0], candidates, truth))
     return questions
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f11

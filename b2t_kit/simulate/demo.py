@@ -78,9 +78,9 @@ class DemoResult:
         lines += ["", f"word error rate: {with_notes(self.words.wer, self.words.selection_notes)}",
                   self.words.words, "",
                   "the first sentences, as they are and as they were decoded"]
-        sentences = {trial.place: trial.sentence for trial in self.words.trials}
+        sentences = {trial.key: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:
-            sentence = sentences[trial.info.place]
+            sentence = sentences[trial.info.key]
             lines += [
                 f"  {trial.info.sentence}",
                 f"    {show(trial.true)}",
@@ -146,9 +146,9 @@ def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  
     shortest = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
     if shortest is None:
         return None
-    logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.place == shortest.place)
+    logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.key == shortest.key)
     with Recordings(data, "val") as recordings:
-        trial = recordings[[info.place for info in recordings.infos].index(shortest.place)]
+        trial = recordings[[info.key for info in recordings.infos].index(shortest.key)]
     frame = stride * BIN_SECONDS
     end = len(trial.features) * BIN_SECONDS
     figure = Figure(figsize=(10, 4.6), dpi=100, layout="constrained")

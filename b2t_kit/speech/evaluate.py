@@ -115,7 +115,7 @@ def fit_network(
     infos = [trial.info for trial in subset]
     logits = [trial.logits for trial in subset]
     labels = [trial.true for trial in subset]
-    keys = [selection_key(info.place, info.sentence or "") for info in infos]
+    keys = [selection_key(info.key, info.sentence or "") for info in infos]
     names = [f"{info.session} {info.group}" for info in infos]
     try:
         calibration = fit_temperature(logits, labels, keys, names)
@@ -304,7 +304,7 @@ def save_evaluation(
         info = trial.info
         true = evaluation.text(trial.true)
         decoded = evaluation.text(trial.decoded)
-        row = (*info.place, edits, len(trial.true), true, decoded, info.sentence)
+        row = (*info.key, edits, len(trial.true), true, decoded, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
     result = save_json(folder / "result.json", evaluation.to_dict())

@@ -160,9 +160,9 @@ def plain_notes(notes: Sequence[SelectionNote]) -> list[dict[str, Any]]:
     return [{**vars(note), "text": str(note)} for note in notes]
 
 # %% ../../nbs/text/metrics.ipynb #54843ab5
-def selection_key(place: tuple[str, int, int], truth: str) -> str:  # 16 hexadecimal digits
+def selection_key(trial_key: tuple[str, int, int], truth: str) -> str:  # 16 hexadecimal digits
     "Return a hash of a trial and its sentence, by which records tell on which trials something was selected."
-    return content_hash([*place, normalise(truth)])[:16]
+    return content_hash([*trial_key, normalise(truth)])[:16]
 
 # %% ../../nbs/text/metrics.ipynb #1f71fb10
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
