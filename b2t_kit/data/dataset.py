@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH',
-           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'TEXT_LIMIT', 'MAX_VALUE', 'H5_ERRORS',
-           'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'Fault', 'reading', 'open_file', 'open_member',
-           'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
-           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
-           'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
-           'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
-           'repetitions', 'DayStatistics', 'stretch_warnings', 'column_warnings', 'scale_warnings', 'pace_warning',
-           'kinds_warning', 'signal_warnings', 'check_folder', 'fault_lines', 'check_days']
+           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_VALUE', 'Signal', 'Trial',
+           'show_trial', 'Fault', 'reading', 'open_file', 'open_member', 'open_trial', 'open_dataset', 'check_text',
+           'read_attribute', 'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features',
+           'read_labels', 'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings',
+           'index_file', 'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests',
+           'data_fingerprint', 'repetitions', 'DayStatistics', 'kinds_warning', 'signal_warnings', 'check_folder',
+           'fault_lines', 'check_days']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -172,7 +171,7 @@ MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
 MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
 MAX_FEATURES = 2048  # of a bin
 MAX_NUMBER = 1_000_000  # block and trial numbers
-TEXT_LIMIT = 500  # characters of an attribute
+_TEXT_LIMIT = 500  # characters of an attribute
 # Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent
 # for 20 trials has a standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power
 # is in square microvolts, at most 7e7 for an amplifier that ends at 8 mV. The square of 1e10,
@@ -205,7 +204,7 @@ class Fault(KitError):
         )
 
 # %% ../../nbs/01_dataset.ipynb #e64cad5e
-H5_ERRORS = (
+_H5_ERRORS = (
     ArithmeticError,
     LookupError,
     MemoryError,
@@ -228,7 +227,7 @@ def reading(
         yield
     except Fault:
         raise
-    except (KitError, *H5_ERRORS) as error:
+    except (KitError, *_H5_ERRORS) as error:
         if isinstance(where, h5py.Group):
             group, _, field = f"{where.name}/{group}".strip("/").partition("/")
             where = Path(where.file.filename)
@@ -247,7 +246,7 @@ def open_file(path: Path) -> h5py.File:
             )
         try:
             return h5py.File(regular_file(path), "r")
-        except H5_ERRORS as error:
+        except _H5_ERRORS as error:
             reason = str(error).rpartition("(")[2].partition(": eof")[0].rstrip(")")
             raise KitError(f"is damaged or not an HDF5 file ({reason})") from error
 
@@ -272,11 +271,11 @@ def open_trial(file: h5py.File, name: str) -> h5py.Group:
         return group
 
 # %% ../../nbs/01_dataset.ipynb #1aa317fa
-CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
-MAX_CHUNKS = 10_000  # of one compressed dataset
+_CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
+_MAX_CHUNKS = 10_000  # of one compressed dataset
 
 
-def check_storage(data: h5py.Dataset) -> None:
+def _check_storage(data: h5py.Dataset) -> None:
     "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to its declared size."
     settings = data.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
@@ -292,7 +291,7 @@ def check_storage(data: h5py.Dataset) -> None:
     filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
     # these leave the size as it is
     codecs = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
-    if size > CHUNK_BYTES or codecs and expected > MAX_CHUNKS:
+    if size > _CHUNK_BYTES or codecs and expected > _MAX_CHUNKS:
         raise KitError(
             f"has {expected} chunks of {size} bytes; write it with fewer or smaller ones"
         )
@@ -339,14 +338,14 @@ def open_dataset(
                 f"holds {data.dtype}, expected "
                 f"{'floating-point numbers' if kinds == 'f' else 'integers'}"
             )
-        check_storage(data)
+        _check_storage(data)
     return data
 
 # %% ../../nbs/01_dataset.ipynb #46471d79
 def check_text(text: str) -> None:
     "Raise `KitError` for a text that is too long, not UTF-8, or has control characters other than white space."
-    if len(text) > TEXT_LIMIT:
-        raise KitError(f"has {len(text)} characters, more than {TEXT_LIMIT}")
+    if len(text) > _TEXT_LIMIT:
+        raise KitError(f"has {len(text)} characters, more than {_TEXT_LIMIT}")
     if match := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
         raise KitError(f"has the character {match[0]!r}; it should be plain UTF-8 text")
 
@@ -380,7 +379,7 @@ def read_attribute(
         return value
 
 # %% ../../nbs/01_dataset.ipynb #dd90a616
-def read_signal(file: h5py.File) -> Signal:
+def _read_signal(file: h5py.File) -> Signal:
     "Return the features that a file states; raise `Fault` if the statement is partial or impossible."
     with reading(file):
         if "participant" not in file.attrs:
@@ -673,7 +672,7 @@ class Recordings(AbstractContextManager):
             if sessions is not None and session not in sessions or not os.path.lexists(path):
                 continue
             file = self._files[path] = open_file(path)
-            signal = read_signal(file)
+            signal = _read_signal(file)
             expected = self.signals.setdefault(root, signal)
             if message := signal_difference(signal, first.setdefault(root, path), expected):
                 raise Fault(path, "", "", message)
@@ -957,15 +956,15 @@ class DayStatistics:
 
     def warnings(self, usual_mean: float, usual_spread: float) -> Iterator[tuple[str, str]]:
         "Yield the warnings about the day, each with its kind, besides its usual mean and standard deviation."
-        yield from stretch_warnings(self)
-        yield from column_warnings(self)
-        yield from scale_warnings(self, usual_mean, usual_spread)
+        yield from _stretch_warnings(self)
+        yield from _column_warnings(self)
+        yield from _scale_warnings(self, usual_mean, usual_spread)
         yield from remarks(self.looks, self.signal.scale.startswith("z-score"))
         if self.useless:
             yield "useless", "nothing can be learned from this day"
 
 # %% ../../nbs/01_dataset.ipynb #e677d60d
-def stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
+def _stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
     "Yield that nothing changes for longer, or more often, than chance allows."
     bins, number = day.others.tolist()
     probability = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
@@ -996,7 +995,7 @@ def stretch_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
         )
 
 # %% ../../nbs/01_dataset.ipynb #83db083f
-def column_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
+def _column_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
     "Yield which columns never change, or hardly ever."
     rare = (day.changes < day.bins / 1000) & ~day.dead
     if day.dead.any():
@@ -1005,7 +1004,7 @@ def column_warnings(day: DayStatistics) -> Iterator[tuple[str, str]]:
         yield "rare", f"{spelled(rare)} change in fewer than 1 of 1,000 bins"
 
 # %% ../../nbs/01_dataset.ipynb #e2b4f69e
-def scale_warnings(
+def _scale_warnings(
     day: DayStatistics, usual_mean: float, usual_spread: float
 ) -> Iterator[tuple[str, str]]:
     "Yield that the numbers are of another scale than usual, or no z-scores."
@@ -1042,7 +1041,9 @@ def scale_warnings(
         )
 
 # %% ../../nbs/01_dataset.ipynb #dff011ea
-def pace_warning(day: DayStatistics, days: Iterable[DayStatistics]) -> str:  # empty if it is as on the others
+def _pace_warning(
+    day: DayStatistics, days: Iterable[DayStatistics]
+) -> str:  # empty if it is as on the others
     "Return that a day has another number of bins a label than the other days of its signal."
     others = [other.looks.rate for other in days if other is not day and other.signal == day.signal]
     others = [rate for rate in others if rate]
@@ -1088,7 +1089,7 @@ def _day_warnings(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str, st
         )
         for kind, text in day.warnings(*usual):
             yield kind, name, text
-        if pace := pace_warning(day, days.values()):
+        if pace := _pace_warning(day, days.values()):
             yield "pace", name, pace
         if kinds := kinds_warning(day):
             yield "kinds", name, kinds
@@ -1227,7 +1228,7 @@ def check_folder(
 
 def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, hashes: dict,
                 days: dict, sounds: Callable[[str], Iterable[str]] | None) -> Iterator[Fault]:
-    signal = signals[path] = read_signal(file)
+    signal = signals[path] = _read_signal(file)
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
