@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SourceDay', 'SourceTrial', 'Note', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days', 'checked_labels',
-           'check_source_trial', 'with_known_sentence', 'day_scales', 'splits_of', 'overlap', 'leaked', 'order_notes',
-           'rate_notes', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
+           'day_scales', 'overlap', 'leaked', 'order_notes', 'Converted', 'write_day', 'stored_mark', 'is_complete',
+           'convert']
 
 # %% ../../nbs/importers/convert.ipynb #3ab471da
 import hashlib
@@ -153,7 +153,7 @@ def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int
     return labels
 
 # %% ../../nbs/importers/convert.ipynb #059708ed
-def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
+def _check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
     "Read a trial; raise `Fault` if it cannot become one, or is the same as an earlier one."
     location = f"{one.location} of {one.path.name}"
     with reading(one.path, one.location):
@@ -182,7 +182,7 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
                 )
 
 # %% ../../nbs/importers/convert.ipynb #548e2115
-def with_known_sentence(one: SourceTrial) -> SourceTrial:
+def _with_known_sentence(one: SourceTrial) -> SourceTrial:
     """Return the trial, without a sentence if its text stands for a missing value; raise `Fault` if its
     split needs one."""
     if not one.sentence or read_sentence(one.sentence) is not None:
@@ -219,7 +219,7 @@ def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.
     return scales
 
 # %% ../../nbs/importers/convert.ipynb #acdcf14a
-def splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
+def _splits_of(importer: Importer, trials: Sequence[SourceTrial]) -> list[str]:
     "Return the split of each trial of a day: its own, or by the importer's share of validation."
     pool = [index for index, one in enumerate(trials) if not one.split and one.sentence is not None]
     # the day's last ones
@@ -291,7 +291,7 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     return notes
 
 # %% ../../nbs/importers/convert.ipynb #69a08dd8
-def rate_notes(
+def _rate_notes(
     trials: Sequence[SourceTrial],
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
 ) -> list[Note]:
@@ -382,8 +382,8 @@ def write_day(
                 continue
             if isinstance(item, Fault):
                 raise item
-            known = with_known_sentence(item)
-            check_source_trial(importer, known, earlier)
+            known = _with_known_sentence(item)
+            _check_source_trial(importer, known, earlier)
             trials.append(known)
             if known is not item:
                 text = str(item.sentence).strip()
@@ -392,7 +392,7 @@ def write_day(
             faults.append(fault)
     if not trials and not faults:
         raise Fault(day.sources[0], "", "", "has no trials")
-    splits = splits_of(importer, trials)
+    splits = _splits_of(importer, trials)
     leaks = [
         leaked(one, trials, splits) if split != "train" else None
         for one, split in zip(trials, splits)
@@ -407,7 +407,7 @@ def write_day(
     scales = day_scales(trials)
     folder = done.folder / day.session
     reasons = Counter[str]()
-    done.notes += rate_notes(trials, scales)
+    done.notes += _rate_notes(trials, scales)
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
         writers = {
@@ -451,7 +451,7 @@ def write_day(
     done.files += len(names)
 
 # %% ../../nbs/importers/convert.ipynb #88a07b90
-def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Path) -> str:
+def _content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Path) -> str:
     "Return a hash of everything that a day's files are computed from."
     try:
         sources = [(path.name, file_hash(path, memo)) for path in day.sources]
@@ -511,7 +511,7 @@ def convert(
         try:
             for day in track_progress(days, len(days), "convert", "day"):
                 try:
-                    key = content_key(importer, day, held_out, report.folder.parent / MEMO)
+                    key = _content_key(importer, day, held_out, report.folder.parent / MEMO)
                     if is_complete(report.folder / day.session, key, importer.skip_faulty):
                         report.kept += 1
                     else:

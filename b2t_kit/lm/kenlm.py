@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['KENLM_KINDS', 'KENLM_STATE', 'KenlmHeader', 'parse_header', 'word_hash', 'KenlmProbing', 'map_probing', 'find_key',
-           'as_float', 'finish_score', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights',
-           'map_bytes', 'check_readable', 'check_size', 'vocabulary_size', 'check_words', 'KenlmModel', 'walk_level',
-           'read_language_model']
+           'as_float', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights', 'check_size',
+           'vocabulary_size', 'check_words', 'KenlmModel', 'walk_level', 'read_language_model']
 
 # %% ../../nbs/lm/kenlm.ipynb #d27ea9bb
 import math
@@ -172,7 +171,7 @@ def _keep_context(new, length, back):
 
 # %% ../../nbs/lm/kenlm.ipynb #a51634e4
 @compiled
-def finish_score(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
+def _finish_score(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
     "Add the backoff weights of contexts that have not seen the word; raise `DamagedModel` for a wild number."
     total = np.float64(log10_p)
     for index in range(matched - 1, state.length):
@@ -208,7 +207,7 @@ def _probing_step(model, state, new, word):  # float64 ln of its probability
         matched = index + 2
         if matched < top:
             _keep_context(new, matched, model.cells[entry + 1])
-    return finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
+    return _finish_score(state, new, word, as_float(log10_p | _SIGN), matched)
 
 # %% ../../nbs/lm/kenlm.ipynb #fe477d0a
 @version_of(follow)
@@ -405,7 +404,7 @@ def _trie_step(model, state, new, word):  # float64 ln of its probability
         log10_p, back = weights(model, matched, row)
         if matched < top:
             _keep_context(new, matched, back)
-    return finish_score(state, new, word, as_float(log10_p), matched)
+    return _finish_score(state, new, word, as_float(log10_p), matched)
 
 # %% ../../nbs/lm/kenlm.ipynb #e4cac413
 @version_of(follow)
@@ -417,7 +416,7 @@ def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) ->
     )
 
 # %% ../../nbs/lm/kenlm.ipynb #050f9496
-def map_bytes(path: Path) -> np.ndarray:  # (bytes,) uint8, not read yet
+def _map_bytes(path: Path) -> np.ndarray:  # (bytes,) uint8, not read yet
     "Map a file."
     try:
         return np.memmap(path, np.uint8, "r").view(np.ndarray)
@@ -427,7 +426,7 @@ def map_bytes(path: Path) -> np.ndarray:  # (bytes,) uint8, not read yet
         ) from error
 
 
-def check_readable(path: Path, header: KenlmHeader) -> None:
+def _check_readable(path: Path, header: KenlmHeader) -> None:
     "Check that the kit can read the kind and the order of a file."
     order = len(header.counts)
     if header.kind == 1 or order > MAX_ORDER:
@@ -485,7 +484,7 @@ class KenlmModel(LanguageModel):
     def __init__(self, path: str | Path) -> None:
         "Map a KenLM file, whose size must be what its counts require."
         self.path: Path = regular_file(path)
-        data = map_bytes(self.path)
+        data = _map_bytes(self.path)
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
         with self.naming_file():
@@ -493,7 +492,7 @@ class KenlmModel(LanguageModel):
             self.kind = KENLM_KINDS[header.kind]
             self.counts = header.counts
             self.bytes = len(data)
-            check_readable(self.path, header)
+            _check_readable(self.path, header)
             map_arrays = map_trie if header.kind else map_probing
             self.arrays, self.end_of_ngrams = map_arrays(header, data)
             check_size(header, len(data), self.end_of_ngrams)

@@ -6,8 +6,8 @@
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
            'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing',
            'import_library', 'quantisation', 'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights',
-           'rescored', 'tabulate', 'word_errors', 'surface_of', 'best_weights', 'TuningResult', 'tune_weights',
-           'save_weights', 'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
+           'rescored', 'tabulate', 'word_errors', 'surface_of', 'TuningResult', 'tune_weights', 'save_weights',
+           'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../../nbs/rescore/llm.ipynb #b78d1fcb
 import importlib.util
@@ -559,7 +559,7 @@ def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale
     return np.array(errors).reshape(shape)
 
 # %% ../../nbs/rescore/llm.ipynb #61dab92d
-def best_weights(table: np.ndarray) -> RescoreWeights:
+def _best_weights(table: np.ndarray) -> RescoreWeights:
     "Return the best combination of a finer grid around the best of `GRID`; among equals, the most central one."
     grid = GRID
     for last in (False, True):
@@ -608,14 +608,14 @@ def tune_weights(
     def rate(edits: np.ndarray, groups: Sequence[str] | None = sessions) -> Rate:
         return rate_of(Counts(edits.astype(np.int64), lengths), groups)
 
-    weights = best_weights(table)
+    weights = _best_weights(table)
     half = halves(sessions)
     held_out = np.zeros(len(trials))
     for side in (0, 1):
         test = half == side
         tuning = half != side
         if test.any() and tuning.any():
-            held_out[test] = word_errors(table[:, test], best_weights(table[:, tuning]))
+            held_out[test] = word_errors(table[:, test], _best_weights(table[:, tuning]))
     return TuningResult(
         weights,
         rate(table[4, :, 0]),

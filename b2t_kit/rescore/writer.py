@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['INSTRUCTION', 'Question', 'questions_of', 'read_questions', 'notes_of_lists', 'trained_on_warning', 'prompt_of',
            'Example', 'example_of', 'end_of', 'padded', 'answer_loss', 'WriterSettings', 'Writer', 'planned_memory',
-           'check_memory', 'lr_at', 'take_step', 'learn', 'Written', 'write_sentences', 'read_written', 'ask']
+           'check_memory', 'take_step', 'learn', 'Written', 'write_sentences', 'ask']
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f03
 import os
@@ -334,7 +334,7 @@ def check_memory(writer: Writer, examples: Sequence[Example]) -> None:
         )
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f40
-def lr_at(step: int, steps: int, settings: WriterSettings) -> float:  # from 0 to 1
+def _lr_at(step: int, steps: int, settings: WriterSettings) -> float:  # from 0 to 1
     "Return the learning rate of a step, as a fraction of its peak."
     warmup = min(settings.warmup, steps // 10)  # few sentences are few steps
     rise = (step + 1) / max(warmup, 1)
@@ -393,7 +393,7 @@ def learn(
     writer.model.train()
     last_write = time.monotonic()
     for step in track_progress(range(done, steps), steps - done, "learning", "step"):
-        set_lr(optimizer, lr_at(step, steps, settings))
+        set_lr(optimizer, _lr_at(step, steps, settings))
         rows = order[step * settings.batch : (step + 1) * settings.batch]
         with torch.random.fork_rng():  # of a model with dropout
             torch.manual_seed(settings.seed * 2**32 + step)
@@ -433,7 +433,7 @@ def write_sentences(
     return sentences
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f48
-def read_written(path: Path) -> dict[int, Written]:  # number of the question -> answer
+def _read_written(path: Path) -> dict[int, Written]:  # number of the question -> answer
     "Return the answers that a file keeps."
     if not path.exists():
         return {}
@@ -454,7 +454,7 @@ def ask(
     votes = [question.vote for question in disputed]
     key = content_hash([writer.name, writer.learned, asdict(writer.settings), examples, votes])
     path = writer.folder / f"written_{key[:12]}.json"
-    known = read_written(path)
+    known = _read_written(path)
     last_write = time.monotonic()
     batches = batches_of([len(one.tokens) for one in examples], writer.settings.tokens)
     for number, (rows, width) in enumerate(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
            'shape_batch', 'fitted', 'empty_steps', 'NetworkTask', 'trained_days', 'signals_record', 'signals_in',
-           'amount', 'RecordedTask', 'count_edits', 'batch_lines', 'SpeechTask', 'SpeechRun']
+           'amount', 'RecordedTask', 'count_edits', 'SpeechTask', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -518,7 +518,7 @@ def count_edits(outputs: dict[str, torch.Tensor]) -> dict[str, float]:
     }
 
 # %% ../../nbs/speech/task.ipynb #e89c2c71
-def batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
+def _batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
     "Return the steps of an epoch, the lengths of batches, and how much is padding, as text."
     lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
     return {
@@ -585,7 +585,7 @@ class SpeechTask(RecordedTask):
         if warnings:
             lines["warning"] = "\nwarning    ".join(warnings)
         batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
-        return lines | batch_lines(batches, self.config.rows)
+        return lines | _batch_lines(batches, self.config.rows)
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."

@@ -6,8 +6,8 @@
 __all__ = ['RESUME', 'SOURCES', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'Meter', 'differences', 'check_resumable',
            'claim_folder', 'task_digest', 'Training', 'build_training', 'Run', 'share_run', 'open_run', 'seed_step',
            'accumulate_gradients', 'scale_at', 'update_weights', 'remaining_batches', 'collect', 'checkpoint_parts',
-           'checkpoint', 'restore', 'record', 'warn', 'log', 'forbid_changes', 'validate', 'due', 'is_new_best',
-           'should_stop', 'warm_up', 'checkpoint_sizes', 'describe_run', 'begin']
+           'checkpoint', 'restore', 'record', 'warn', 'log', 'validate', 'due', 'is_new_best', 'should_stop', 'warm_up',
+           'checkpoint_sizes', 'describe_run', 'begin']
 
 # %% ../../nbs/training/run.ipynb #0af751e1
 import hashlib
@@ -881,7 +881,7 @@ def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
 
 # %% ../../nbs/training/run.ipynb #72d444a7
 @contextmanager
-def forbid_changes(run: Run, name: str) -> Iterator[None]:
+def _forbid_changes(run: Run, name: str) -> Iterator[None]:
     "For code that may not change the models, in evaluation mode and without gradients; if it did, raise `KitError`."
     guard = unchanged(run.eval_model, name) if run.ema else nullcontext()
     with torch.no_grad(), unchanged(run.plain_model, name), guard:
@@ -893,10 +893,10 @@ def validate(run: Run) -> None:
     "Validate, run the task's hooks and keep the best step; a hook that changes the model raises `KitError`."
     collect(run)
     with run.budget.measure("evaluate"):
-        with forbid_changes(run, "validation"):
+        with _forbid_changes(run, "validation"):
             values = run.task.evaluate(run.eval_model, run.device)
         for name, hook in run.task.hooks().items():
-            with forbid_changes(run, name):
+            with _forbid_changes(run, name):
                 hook(run.eval_model, run.step, run.folder)
     values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
     run.values = values
@@ -982,7 +982,7 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
         seconds.append(min(times[1:]))
     run.meter = meter
     if device.compiles:
-        with forbid_changes(run, "warm-up"):
+        with _forbid_changes(run, "warm-up"):
             mean_loss(run.task, run.eval_model, validation, device)
         run.plain_model.load_state_dict(backup["model"])
         unpack_optimizer(run.optimizer, run.plain_model, backup["optimizer"], groups)
