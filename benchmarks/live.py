@@ -31,16 +31,11 @@ from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.words import choose_words, made_up_words
-from b2t_kit.live.stream import StreamConfig, StreamDecoder
+from b2t_kit.live.belief import UNSURE, lower_confidences, unknown_words, word_evidence
 from b2t_kit.live.measures import DelayLedger, Measures, measure_session
-from b2t_kit.live.session import (
-    UNSURE,
-    lower_confidences,
-    open_decoder,
-    unknown_words,
-    word_evidence,
-)
+from b2t_kit.live.session import open_decoder
 from b2t_kit.live.sources import ParticipantSource
+from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.english import draw_sentence

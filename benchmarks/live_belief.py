@@ -27,16 +27,16 @@ from rapidfuzz.distance import Levenshtein
 
 from b2t_kit.all import open_task
 from b2t_kit.core.files import load_json, save_json
-from b2t_kit.live.check import check_channels
-from b2t_kit.live.session import (
+from b2t_kit.live.belief import (
     UNSURE,
     Belief,
     WordEvidence,
-    word_evidence,
     lower_confidences,
-    open_decoder,
     unknown_words,
+    word_evidence,
 )
+from b2t_kit.live.check import check_channels
+from b2t_kit.live.session import open_decoder
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.simulate.recordings import STRICT, SimulateConfig, simulate

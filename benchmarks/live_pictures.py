@@ -21,8 +21,9 @@ from typing import Any
 
 from PIL import Image
 
+from b2t_kit.live.belief import UNSURE
 from b2t_kit.live.page import PageServer
-from b2t_kit.live.session import UNSURE, LiveSession, Moment, Status, open_decoder
+from b2t_kit.live.session import LiveSession, Moment, Status, open_decoder
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.live.stream import StreamConfig
 

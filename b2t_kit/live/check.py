@@ -18,7 +18,8 @@ import torch
 from ..core.errors import KitError
 from ..data.dataset import BIN_SECONDS, RunningNorm
 from ..lexicon.g2p import sentence_to_phonemes
-from .session import DISBELIEF, LiveSession, Moment, phoneme_cost, without_silence
+from .belief import phoneme_cost, without_silence
+from .session import DISBELIEF, LiveSession, Moment
 from .stream import CalibratedSteps, StreamDecoder, Windows, steps_on
 from ..text.phonemes import PHONEMES, SILENCE, to_ids
 

@@ -37,10 +37,11 @@ import numpy as np
 from ..core.errors import KitError, printable
 from ..core.settings import is_whole
 from ..data.dataset import MAX_VALUE
+from .belief import UNSURE
 from .check import ARRAY
 from .keep import NOTHING_KEPT
 from .rigs import optional_library
-from .session import REASONS, UNSURE, LiveSession, Moment, SentenceMark, Status
+from .session import REASONS, LiveSession, Moment, SentenceMark, Status
 from .stream import Update
 from ..training.log import Canvas, notebook_display
 
