@@ -74,7 +74,7 @@ class Ledger:
         key = id(storage)
         if key not in self.alive:
             self.alive[key] = [
-                weakref.ref(storage, lambda _: self.forget(key)),
+                weakref.ref(storage, lambda _: self.release(key)),
                 "working",
                 storage.nbytes(),
             ]
@@ -86,7 +86,7 @@ class Ledger:
             self.bytes[kind] += row[2]
         return tensor
 
-    def forget(self, key: int) -> None:
+    def release(self, key: int) -> None:
         _, kind, size = self.alive.pop(key)
         self.bytes[kind] -= size
 

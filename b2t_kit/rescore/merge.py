@@ -122,13 +122,13 @@ def _fit_logistic(
     gains: np.ndarray,  # (N,) word errors of the vote less those of the written sentence
 ) -> Gate:
     "Fit the probability of a gain; a ridge keeps it at one half where little is known."
-    told = gains != 0
+    informative = gains != 0
     mean = features.mean(axis=0)
     scale = features.std(axis=0)
     scale[scale == 0] = 1.0
-    inputs = np.column_stack([(features - mean) / scale, np.ones(len(features))])[told]
-    sign = np.sign(gains[told])
-    stakes = np.abs(gains[told])
+    inputs = np.column_stack([(features - mean) / scale, np.ones(len(features))])[informative]
+    sign = np.sign(gains[informative])
+    stakes = np.abs(gains[informative])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         margin = sign * (inputs @ weights)
@@ -363,7 +363,7 @@ class Merging:
         return "\n".join(filter(None, lines))
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a71
-def _were_told(questions: Sequence[Question], groups: np.ndarray) -> np.ndarray:  # (N,) bool
+def _seen_in_training(questions: Sequence[Question], groups: np.ndarray) -> np.ndarray:  # (N,) bool
     "Return whether a sentence was also said in another group, from which its model learned."
     where: dict[str | None, set[int]] = {}
     for question, group in zip(questions, groups.tolist()):
@@ -375,7 +375,7 @@ def rates_of(
     questions: Sequence[Question],
     written: Sequence[Written],
     chosen: Sequence[str],  # written or the vote's
-    told: np.ndarray,  # (N,) bool: the model learned from this sentence, said on another day
+    seen: np.ndarray,  # (N,) bool: the model learned from this sentence, said on another day
     scope: str = "",  # of what is written and gated
 ) -> tuple[dict[str, Rate], Difference]:
     "Return the word error rates of vote, model and gate, also apart for what was learned from."
@@ -388,10 +388,10 @@ def rates_of(
         f"written, without a gate{scope}": rate_of(texts, days),
         f"gated{scope}": rate_of(gated, days),
     }
-    for kind, part in (("known", told), ("new", ~told)):
+    for kind, part in (("known", seen), ("new", ~seen)):
         for name, counts in (("vote", votes), (f"gated{scope}", gated)):
             some = Counts(counts.edits[part], counts.lengths[part])
-            if told.any() and some.lengths.any():
+            if seen.any() and some.lengths.any():
                 rates[f"{name}, {part.sum()} {kind} sentences"] = rate_of(some, days[part])
     nearest = []
     for question in questions:
@@ -523,8 +523,8 @@ def merge(
         fitted_on = (SelectionNote("gate fitted", len(questions), len(questions)),)
         scope = ""
         condition = "each half of the days was written by a model that learned from the other half"
-    told = _were_told(questions, _day_groups(questions, cross_fit or 2))
-    rates, difference = rates_of(questions, written, chosen, told, scope)
+    seen = _seen_in_training(questions, _day_groups(questions, cross_fit or 2))
+    rates, difference = rates_of(questions, written, chosen, seen, scope)
     return Merging(
         out, sentences, changed, gate, rates, difference, notes, fitted_on, condition, warning
     )
