@@ -41,8 +41,8 @@ from .belief import UNSURE
 from .check import ARRAY
 from .keep import NOTHING_KEPT
 from .rigs import optional_library
-from .session import REASONS, LiveSession, Moment, SentenceMark, Status
-from .stream import Update
+from .session import LiveSession, Moment, SentenceMark, Status
+from .stream import REASONS, Update
 from ..training.log import Canvas, notebook_display
 
 # %% ../../nbs/live/page.ipynb #0f8f6a64

@@ -131,7 +131,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.check import KnownSentence, known_phonemes
         from b2t_kit.live.keep import check_folder
         from b2t_kit.live.page import PageServer, listen
-        from b2t_kit.live.session import say_lines
+        from b2t_kit.live.terminal import say_lines
         from b2t_kit.speech.evaluate import training_recordings
 
         exactly_one(run=self.run, runs=self.runs)
@@ -175,7 +175,8 @@ class Live(Speaks, ReadsRun, HasSettings):
 # %% ../../nbs/live/verbs.ipynb #4b34d49f
 def _open_session(options: Live, source: Any, data: Any) -> Any:
     "Return a session that is shown in the terminal."
-    from b2t_kit.live.session import LiveSession, Terminal, open_decoder
+    from b2t_kit.live.session import LiveSession, open_decoder
+    from b2t_kit.live.terminal import Terminal
 
     decoder = open_decoder(
         options.run or options.runs,

@@ -25,8 +25,9 @@ from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
-from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status, Terminal
+from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status
 from b2t_kit.live.sources import ParticipantSource
+from b2t_kit.live.terminal import Terminal
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.recordings import SimulateConfig, labels_of, simulate
 from b2t_kit.speech.decoder import Decoder
