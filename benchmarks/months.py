@@ -1,6 +1,7 @@
 """Errors by days since training: as trained, adapted without labels, and with five known sentences a day.
 
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]   an hour each on two cores
+                     [--per-day 40]                                                       longer days, without labels
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
                      [--live 2023.12.10 2024.02.25]                                       live sessions of two days
                      [--ceiling]                                                          trained on labels of all days
@@ -56,17 +57,19 @@ TOLD = 5  # its first sentences, which people mark right or correct
 WAYS = {"without labels": AdaptConfig(), "five known": AdaptConfig(labelled=5)}
 
 
-def make_recordings(folder: Path, participant: int, sentences: Path) -> tuple[Path, Path]:
+def make_recordings(
+    folder: Path, participant: int, sentences: Path, per_day: int = PER_DAY
+) -> tuple[Path, Path]:
     "Write recordings for training, and those to score, unless they are there."
     config = replace(
         STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=TRAINED, trials=150, held_out=0.1
     )
     training = folder / "training"
-    scored = folder / "scored"
+    scored = folder / ("scored" if per_day == PER_DAY else f"scored_{per_day}")
     if not training.is_dir():
         simulate(training, config)
     if not scored.is_dir():
-        simulate(scored, replace(config, sessions=LATEST, trials=PER_DAY, held_out=1.0))
+        simulate(scored, replace(config, sessions=LATEST, trials=per_day, held_out=1.0))
     return training, scored
 
 
@@ -94,16 +97,22 @@ def by_day(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def one_participant(
-    folder: Path, participant: int, sentences: Path, steps: int, ways: Mapping[str, AdaptConfig]
+    folder: Path,
+    participant: int,
+    sentences: Path,
+    steps: int,
+    ways: Mapping[str, AdaptConfig],
+    per_day: int,
 ) -> dict[str, Any]:
     "Return the errors of each way, by day."
-    training, scored = make_recordings(folder, participant, sentences)
+    training, scored = make_recordings(folder, participant, sentences, per_day)
     train_small(training, folder / "run", steps)
     found = {}
     for way, adapt in ways.items():
         source = AdaptedRun(folder / "run", scored, "val", "cpu", adapt=adapt)
-        decoded = decode_sentences(source, out=folder / way.replace(" ", "_"), progress=print)
-        report = load_json(folder / way.replace(" ", "_") / "adapt/report.json")
+        out = folder / way.replace(" ", "_")
+        decoded = decode_sentences(source, out=out, progress=print)
+        report = load_json(out / "adapt/report.json")
         print(decoded.adaptation)
         found[way] = {
             "days": by_day(report),
@@ -295,6 +304,7 @@ def main() -> None:
     parser.add_argument("--participants", default="11,12,13")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
+    parser.add_argument("--per-day", type=int, default=PER_DAY, help="sentences of a day that are scored")
     parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
     parser.add_argument("--ceiling", action="store_true", help="train with labels of every day, for twice the steps")
     parser.add_argument("--noise", nargs="*", type=float, help="train with white noise of these strengths")
@@ -322,14 +332,18 @@ def main() -> None:
             live(folder, int(participant), options.sentences, [f"t15.{day}" for day in options.live])
         return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
-    ways = WAYS
+    ways: Mapping[str, AdaptConfig] = WAYS
+    if options.per_day != PER_DAY:
+        ways = {f"without labels, {options.per_day} a day": AdaptConfig()}
     if options.set:
         changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
-        ways = {" ".join(options.set): replace(AdaptConfig(), **changed)}
+        name = " ".join(options.set) + (f", {options.per_day} a day" if options.per_day != PER_DAY else "")
+        ways = {name: replace(AdaptConfig(), **changed)}
     if options.folder:
         for participant in options.participants.split(","):
             folder = options.folder / participant
-            one = one_participant(folder, int(participant), options.sentences, options.steps, ways)
+            which = folder, int(participant), options.sentences
+            one = one_participant(*which, options.steps, ways, options.per_day)
             found[participant] = found.get(participant, {}) | one
             save_json(options.json, found)
     print(summary(found))

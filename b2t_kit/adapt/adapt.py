@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['NO_WORDS', 'LEAST_GAIN', 'AdaptConfig', 'batch_of', 'single_trial', 'Stretch', 'sure_stretches', 'taught', 'Lesson',
-           'first_of_each_day', 'Learner', 'AdaptingDecoder', 'AdaptProgress', 'AdaptReport']
+           'first_of_each_day', 'Learner', 'AdaptingDecoder', 'AdaptProgress', 'Belief', 'AdaptReport']
 
 # %% ../../nbs/adapt/adapt.ipynb #e842f267
 import json
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -312,14 +313,14 @@ class Learner:
         )
         return [self.lessons[-1], *(self.lessons[index] for index in drawn)]
 
-    def learn(self, lesson: Lesson, place: tuple[str, int, int]) -> str:
+    def learn(self, lesson: Lesson, trial: tuple[str, int, int]) -> str:
         "Take the steps after a trial; return what was done."
         if not lesson.stretches:
             return "without a step (no word is sure)"
         self.lessons.append(lesson)
         steps = self.adapt.labelled_steps if lesson.is_known else self.adapt.steps
         for number in range(steps):
-            key = ("adapt", *place, number)
+            key = ("adapt", *trial, number)
             if not self.step(self.rows(key), key):
                 self.lessons.pop()
                 return "without a step (gradient not finite)"
@@ -342,8 +343,8 @@ class Learner:
             state = dict[str, torch.Tensor]()
             for part in ("step", "exp_avg", "exp_avg_sq"):
                 if f"{part}.{name}" in tensors:
-                    place = "cpu" if part == "step" else parameter.device
-                    state[part] = tensors[f"{part}.{name}"].to(place)
+                    device = "cpu" if part == "step" else parameter.device
+                    state[part] = tensors[f"{part}.{name}"].to(device)
             self.optimizer.state[parameter] = state
 
 # %% ../../nbs/adapt/adapt.ipynb #23ed1e31
@@ -510,7 +511,48 @@ class AdaptProgress:
             yield from (part[name].numpy() for name in sorted(part))
 
 # %% ../../nbs/adapt/adapt.ipynb #52084be3
-LEAST_GAIN = 1.0  # expected right words of a day, from adaptation that is used on it
+LEAST_GAIN = 0.2  # nats a word, as `Belief.gain_over`, of a day that is decoded adapted
+_OF_BELIEF = 10.0  # nats a word: one percent fewer words that are expected to be right cost a tenth
+_FEWEST_WORDS = 30  # of a day; fewer are better or worse by chance
+
+
+class Belief(NamedTuple):
+    "What a decoder thinks of its own words, of a sentence or of a day."
+    words: int = 0  # that it has decoded
+    expected: float = 0.0  # sum of their confidences, which is how many are expected to be right
+    misfit: float = 0.0  # nats by which the likeliest class of each frame is likelier than the words
+
+    @classmethod
+    def of(
+        cls,
+        search: BeamSearch,
+        logits: np.ndarray,  # (P, 41) calibrated
+        best: Hypothesis,  # the sentence that was decoded, with confidences
+    ) -> "Belief":
+        likeliest = float(search.log_probs(logits).max(axis=1).sum())
+        return cls(best.num_words, sum(best.confidences), likeliest - best.acoustic)
+
+    @classmethod
+    def of_all(cls, beliefs: Iterable["Belief"]) -> "Belief":
+        return cls(*map(sum, zip(*beliefs)))
+
+    @property
+    def misfit_per_word(self) -> float:
+        return self.misfit / max(self.words, 1)
+
+    def gain_over(self, other: "Belief") -> float:
+        """Return by how many nats a word its words fit the frames better, less what is believed of them no more; 0 if
+        there are too few words to tell."""
+        if other.words < _FEWEST_WORDS or not (self.expected and other.expected):
+            return 0.0
+        fit = other.misfit_per_word - self.misfit_per_word
+        return fit + _OF_BELIEF * math.log(self.expected / other.expected)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.expected:.1f} words are expected to be right, {self.misfit_per_word:.2f} nats a word "
+            "behind the likeliest sounds"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -518,49 +560,45 @@ class AdaptReport:
     "What adaptation did, which decoder each day is decoded with, and errors before and with it where labels are known."
 
     steps: Mapping[str, int]  # what was done -> trials
-    # session -> sum of the words' confidences, which is how many are expected to be right: as trained, and adapted
-    expected: Mapping[str, tuple[float, float]]
+    beliefs: Mapping[str, tuple[Belief, Belief]]  # session -> of its words: as trained, and adapted
     # session -> CTC loss of its known sentences, each before its own step, if there are any: as trained, and adapted
     known: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     days: Sequence[str] = ()  # session of each scored trial
     errors: Mapping[str, tuple[Counts, Counts]] = field(default_factory=dict)  # "phonemes", "words": before and with it
 
     def is_better(self, day: str) -> bool:
-        "Whether a day is decoded adapted: if known sentences say so, else if more words are expected to be right."
+        "Whether a day is decoded adapted: if known sentences say so, else if the decoder believes its words more."
         if day in self.known:
             before, after = self.known[day]
             return after < before
-        before, after = self.expected[day]
-        return after > before + LEAST_GAIN
+        as_trained, adapted = self.beliefs[day]
+        return adapted.gain_over(as_trained) > LEAST_GAIN
 
     @cached_property
     def adapted_days(self) -> tuple[str, ...]:
         "The days that are decoded with the adapted decoder."
-        return tuple(day for day in self.expected if self.is_better(day))
+        return tuple(day for day in self.beliefs if self.is_better(day))
 
     @property
     def kept(self) -> str:
         "Which decoder is used in the end."
         count = len(self.adapted_days)
-        if 0 < count < len(self.expected):
-            return f"adapted on {count} of {len(self.expected)} days"
+        if 0 < count < len(self.beliefs):
+            return f"adapted on {count} of {len(self.beliefs)} days"
         return "adapted" if count else "as trained"
 
     @property
-    def total(self) -> tuple[float, float]:
-        "Words of all days that are expected to be right: as trained, and adapted."
-        pairs = self.expected.values()  # none if every sentence was known
-        return sum(before for before, _ in pairs), sum(after for _, after in pairs)
+    def total(self) -> tuple[Belief, Belief]:
+        "What the decoder as trained, and the adapted one, think of their words of all days."
+        days = self.beliefs.values()  # none if every sentence was known
+        return Belief.of_all(before for before, _ in days), Belief.of_all(after for _, after in days)
 
     @property
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         before, after = self.total
         rule = "known sentences decide" if self.known else f"a day must gain more than {LEAST_GAIN:g}"
-        return (
-            f"kept: the decoder {self.kept}; by their confidences {before:.1f} words are right as "
-            f"trained, with adaptation {after:.1f} ({rule})"
-        )
+        return f"kept: the decoder {self.kept} ({rule}); as trained {before}; adapted {after}"
 
     @cached_property
     def tables(self) -> dict[str, dict[str, tuple[Rate, Rate, Difference | None]]]:
@@ -585,10 +623,15 @@ class AdaptReport:
         result: dict[str, Any] = {
             "steps": dict(self.steps),
             "kept": self.kept,
-            "expected": list(self.total),
+            "expected": [belief.expected for belief in self.total],
+            "misfit": [belief.misfit_per_word for belief in self.total],
             "days": {
-                day: {"expected": list(pair), "adapted": self.is_better(day)}
-                for day, pair in self.expected.items()
+                day: {
+                    "expected": [belief.expected for belief in pair],
+                    "misfit": [belief.misfit_per_word for belief in pair],
+                    "adapted": self.is_better(day),
+                }
+                for day, pair in self.beliefs.items()
             },
         }
         for kind, table in self.tables.items():
