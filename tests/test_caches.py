@@ -79,7 +79,7 @@ def good(legible: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     "What took long, in order: the network, a search of all trials, adapting, the large model."
     found: list[str] = []
-    for owner, name, what in ((speech_logits, "decode", "network"), (decoding, "decode_trials", "search"),
+    for owner, name, what in ((speech_logits, "decode_greedily", "network"), (decoding, "decode_trials", "search"),
                               (adapt.AdaptingDecoder, "trial", "adapting"), (CausalScorer, "_scores", "large model")):
         def noted(*given, plain=getattr(owner, name), what=what, **named):
             found.append(what)
@@ -290,10 +290,10 @@ def stopped(command: str, number: int, owner: object, name: str, call: int) -> N
 
 WRITING = [(signal.SIGTERM, submission, "write_submission", 0), (signal.SIGINT, submission, "write_atomically", 0)]
 STOPS = {
-    RUN: [(signal.SIGINT, speech_logits, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
+    RUN: [(signal.SIGINT, speech_logits, "decode_greedily", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
           (signal.SIGINT, decoding.Sentences, "save", 0), *WRITING],
     f"{RUN} --adapt --adapt-copies 2": [(signal.SIGTERM, adapt.AdaptingDecoder, "trial", 2), *WRITING],
-    BOTH: [(signal.SIGINT, speech_logits, "decode", 0), *WRITING],
+    BOTH: [(signal.SIGINT, speech_logits, "decode_greedily", 0), *WRITING],
 }
 
 

@@ -20,7 +20,7 @@ from b2t_kit.decode.combine import AveragedRuns, write_average
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 from b2t_kit.speech.evaluate import certainty_of, evaluate_run
-from b2t_kit.speech.logits import decoded_from
+from b2t_kit.speech.logits import read_greedy_trials
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
@@ -167,7 +167,7 @@ def test_runs_decode_together(data: Path, tmp_path: Path) -> None:
         load_json(run / "temperature.json")["temperature"] for run in runs]
     write_average(parts, average)
     with Recordings(data, "val") as recordings:
-        again = decoded_from(recordings, average)
+        again = read_greedy_trials(recordings, average)
     assert scored["summary"]["all trials"]["edits"] == sum(edit_distance(one.true, one.decoded) for one in again)
     assert scored["certainty"] == certainty_of(again, 1.0) != own.certainty
 

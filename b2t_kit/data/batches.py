@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Bucket', 'choose_buckets', 'bucket_of', 'day_draws', 'round_randomly', 'Step', 'Sampler', 'rows_per_batch',
            'TrialCache', 'read_trial', 'map_trials', 'read_ahead', 'Batch', 'BatchConfig', 'ReusedMemory', 'Assembler',
-           'trainable', 'check_prefetch', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches',
+           'trainable', 'check_prefetch', 'TrainBatches', 'check_batch_size', 'check_lengths', 'EvalBatches',
            'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
 
 # %% ../../nbs/data/batches.ipynb #954b745e
@@ -629,11 +629,11 @@ class TrainBatches:
         return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
-def check_shares(batch_size: int, world: int, accumulation: int) -> None:
+def check_batch_size(batch_size: int, world: int, accumulation: int) -> None:
     "Raise `KitError` if a process or micro-batch would never get a trial of a step."
     if batch_size < world * accumulation:
-        shares = f"{world} processes with {accumulation} micro-batches each"
-        raise KitError(f"batch_size: {batch_size} trials per step are too few for {shares}")
+        parts = f"{world} processes with {accumulation} micro-batches each"
+        raise KitError(f"batch_size: {batch_size} trials per step are too few for {parts}")
 
 # %% ../../nbs/data/batches.ipynb #a89ddf8d
 def check_lengths(recordings: Recordings, patch: int) -> None:

@@ -271,7 +271,7 @@ def evaluate_runs(
     from b2t_kit.speech.evaluate import (
         certainty_of, evaluate_run, training_recordings, save_evaluation,
     )
-    from b2t_kit.speech.logits import decoded_from
+    from b2t_kit.speech.logits import read_greedy_trials
 
     if json is not None:
         check_target(json)
@@ -280,7 +280,7 @@ def evaluate_runs(
     members = [evaluate_run(run, data, split, device=device, precision=precision) for run in runs]
     folder = ensemble_folder(runs, "eval", source.runs[0].folder.name)
     with new_folders(folder), locked(folder), Recordings(data, split) as recordings:
-        trials = decoded_from(recordings, source.raw(folder).path)
+        trials = read_greedy_trials(recordings, source.raw(folder).path)
         notes = max(
             (member.selection_notes for member in members),
             key=lambda notes: sum(note.trials for note in notes),

@@ -246,7 +246,7 @@ class TrainedSource(LogitSource):
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         "Return the stored temperature, or fit it to the network's validation trials, or estimate it from the logits."
-        from b2t_kit.speech.logits import decoded_from
+        from b2t_kit.speech.logits import read_greedy_trials
         from b2t_kit.speech.evaluate import fit_network
 
         network = self.network
@@ -264,7 +264,7 @@ class TrainedSource(LogitSource):
             else:
                 with new_folders(val_folder), Recordings(val.data, "val") as recordings:
                     calibration = fit_network(
-                        network, val.own, decoded_from(recordings, val.raw(val_folder).path)
+                        network, val.own, read_greedy_trials(recordings, val.raw(val_folder).path)
                     )
         return calibration or estimate_temperature(logits, missing)
 

@@ -48,7 +48,7 @@ _END_FLAG = 2  # the sender ends
 
 def to_message(piece: Piece, end: bool = False) -> list[bytes]:
     "Return a piece as the parts of a message; `end` marks the sender's last one."
-    flags = _CUE_FLAG * piece.cue | _END_FLAG * end
+    flags = _CUE_FLAG * piece.ends_sentence | _END_FLAG * end
     header = _BIN_HEADER.pack(_BIN_MARK, piece.stream, piece.first, *piece.bins.shape, flags)
     return [
         header,
@@ -246,7 +246,8 @@ class StreamSource(LiveSource):
                     continue
                 self.link = "ended" if end else "connected"
                 if end:
-                    piece = replace(piece, cue=True, reason="cue" if piece.cue else "sender")
+                    reason = "cue" if piece.ends_sentence else "sender"
+                    piece = replace(piece, ends_sentence=True, reason=reason)
                 yield piece
                 if end and not self.stays:
                     return
@@ -383,7 +384,7 @@ class LslSource(LiveSource):
             if not markers:
                 continue
             if markers.have_come():
-                yield Piece(number, np.zeros((0, 0), np.float32), now, stream, cue=True)
+                yield Piece(number, np.zeros((0, 0), np.float32), now, stream, ends_sentence=True)
             if not (markers.inlet or is_reported) and number > _UNMARKED:
                 is_reported = True
                 message = f"no LSL stream named {self.markers} is announced"
@@ -464,14 +465,14 @@ class EntryPieces:
             self.run = int(entry_id.split(b"-")[0])
         return Piece(self.number, row, time.perf_counter(), self.run)
 
-    def cue(self, values: Mapping[bytes, bytes]) -> Piece | None:
+    def end_piece(self, values: Mapping[bytes, bytes]) -> Piece | None:
         "Return the end of a sentence if the participant has stopped speaking."
         previous = self.state
         self.state = values.get(b"taskState", b"")
         if not self.run or previous != _SPEAKING or self.state == _SPEAKING:
             return None
         nothing = np.zeros((0, 0), np.float32)
-        return Piece(self.number + 1, nothing, time.perf_counter(), self.run, cue=True)
+        return Piece(self.number + 1, nothing, time.perf_counter(), self.run, ends_sentence=True)
 
 # %% ../../nbs/live/rigs.ipynb #48d1e3b6
 class EntryReader:
@@ -559,7 +560,7 @@ class RedisSource(LiveSource):
                         piece = maker.bin(entry_id, values)
                         self.waiting = idle
                     else:
-                        piece = maker.cue(values)
+                        piece = maker.end_piece(values)
                 except KitError as error:
                     count_refusal(self.refused, error)
                 if piece:

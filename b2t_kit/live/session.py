@@ -202,7 +202,7 @@ class PlainSession:
         # what waits for us has not been late
         arrived = None if self.source.waits else piece.arrived
         updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
-        if piece.cue:
+        if piece.ends_sentence:
             updates = [*updates, *self.decoder.end(piece.reason)]
         self.bins += len(piece.bins)
         self._tell(piece.bins, piece.arrived, updates=updates, said=piece.said)
@@ -304,7 +304,7 @@ class JudgedSession(PlainSession):
 
     def _decode(self, piece: Piece) -> None:
         super()._decode(piece)
-        if piece.cue:  # the sentence is over, also if it had no words
+        if piece.ends_sentence:  # the sentence is over, also if it had no words
             self.state.sentence_fault = ""
 
     def _moment(self, bins: np.ndarray, arrived: float, **more: Any) -> Moment:

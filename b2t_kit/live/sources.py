@@ -33,9 +33,9 @@ class Piece:
     bins: np.ndarray  # (N, C) float32; N may be 0
     arrived: float  # time.perf_counter() when the last bin arrived
     stream: int = 0  # drawn by the sender when it starts
-    cue: bool = False  # the sentence ends with these bins
-    said: str = ""  # with a cue: the sentence, where it is known
-    reason: str = "cue"  # with a cue: why the sentence ends: "cue", "restart", "stall" or "sender"
+    ends_sentence: bool = False  # with these bins, by a cue or for another reason
+    said: str = ""  # of a sentence that ends: its words, where they are known
+    reason: str = "cue"  # why it ends: "cue", "restart", "stall" or "sender"
 
     @property
     def end(self) -> int:
@@ -74,7 +74,7 @@ def play(
             first + number,
             features[number : number + 1],
             time.perf_counter(),
-            cue=is_last,
+            ends_sentence=is_last,
             said=said * is_last,
         )
 
@@ -307,12 +307,12 @@ class Bridge(Gaps):
         # what was lost after a stall is of no sentence
         pieces += self.missing(piece, is_filled=not (self.gave_up or self.damaged))
         rows = self.repaired(piece)
-        is_cue = piece.cue and not self._early(piece)
-        self.since_cue += 0 if piece.cue else len(piece.bins)
-        if len(rows) or is_cue:
-            pieces.append(replace(piece, first=self.next, bins=rows, cue=is_cue))
+        ends = piece.ends_sentence and not self._early(piece)
+        self.since_cue += 0 if piece.ends_sentence else len(piece.bins)
+        if len(rows) or ends:
+            pieces.append(replace(piece, first=self.next, bins=rows, ends_sentence=ends))
         self.next += len(rows)
-        self.last_arrival = None if is_cue else piece.arrived
+        self.last_arrival = None if ends else piece.arrived
         self.gave_up = False
         return pieces
 
@@ -411,7 +411,12 @@ class Inbox:
                     self.changed.wait()
                     continue
                 oldest = next(
-                    (index for index, other in enumerate(self.waiting) if not other.cue), 0
+                    (
+                        index
+                        for index, other in enumerate(self.waiting)
+                        if not other.ends_sentence
+                    ),
+                    0,
                 )
                 self.dropped += len(self.waiting[oldest].bins)
                 del self.waiting[oldest]
@@ -497,7 +502,8 @@ class SendRate:
         self.arrived = piece.arrived
         for left in range(num_rows - 1, -1, -1):
             self.times.append((piece.end - 1 - left, self.clock, self.due - BIN_SECONDS * left))
-        if piece.cue:  # whoever has ended a sentence may be silent for as long as they like
+        # whoever has ended a sentence may be silent for as long as they like
+        if piece.ends_sentence:
             self.times.clear()
 
     def measure(self) -> float:

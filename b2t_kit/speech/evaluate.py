@@ -32,7 +32,7 @@ from ..lexicon.lexicon import TOKEN_NAMES
 from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record
 from .calibrate import fit_temperature, label_loss, read_calibration, tempered
 from .decoder import load_decoder
-from .logits import Decoded, cached_logits, decoded_from
+from .logits import GreedyTrial, cached_logits, read_greedy_trials
 from ..text.metrics import SELECTIONS, Confusion, Counts, Rate, RateTable, SelectionNote
 from ..text.metrics import align_edits, by_groups, confusion, count_edits, plain_notes
 from ..text.metrics import plot_confusion, plot_rates, plot_reliability, rate_of, rates_by
@@ -45,7 +45,7 @@ _FEWEST_STRANGE = 5  # trials of a day or block
 _LEAST_EXCESS = 1.5  # nats a label, by which labels are less likely than what is decoded
 
 
-def strange_labels(trials: Sequence[Decoded]) -> list[str]:  # a line for each day, or block
+def strange_labels(trials: Sequence[GreedyTrial]) -> list[str]:  # a line for each day, or block
     "Return the days and blocks whose labels are as if they were of other trials."
     excess = {}
     for index, trial in enumerate(trials):
@@ -103,7 +103,7 @@ def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]
 
 
 def fit_network(
-    network: Network, own: frozenset[str], trials: Sequence[Decoded]
+    network: Network, own: frozenset[str], trials: Sequence[GreedyTrial]
 ) -> Calibration | None:
     """Fit a temperature to the labels of a network's own validation days, and keep it in its folder; None if no labels
     fit, or if it was trained on them."""
@@ -130,7 +130,7 @@ def fit_network(
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
 def certainty_of(
-    trials: Sequence[Decoded], temperature: float
+    trials: Sequence[GreedyTrial], temperature: float
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
     kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
@@ -174,7 +174,7 @@ class Evaluation:
 
     origin: str  # name of the decoder
     split: str  # "train" or "val"
-    trials: list[Decoded]
+    trials: list[GreedyTrial]
     names: tuple[str, ...]  # of the classes, 0 the blank
     trained: frozenset[str]  # sessions that were in training
     selection_notes: tuple[SelectionNote, ...] = ()  # what was selected on these trials
@@ -361,7 +361,7 @@ def evaluate_run(
         cache = Path(run) / "decode" / folder.name
         with new_folders(folder), locked(folder), new_folders(cache):
             path, key = cached_logits(run, decoder, recordings, opened, cache)
-            trials = decoded_from(recordings, path)
+            trials = read_greedy_trials(recordings, path)
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
             selections = dict(decoder.selections(key["data"]))

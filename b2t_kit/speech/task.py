@@ -22,8 +22,8 @@ from ..core.errors import KitError
 from ..core.frames import needed_frames
 from ..core.settings import check_bounds, from_dict, to_dict
 from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches
-from ..data.batches import augment, check_lengths, check_shares, map_trials, rows_per_batch
-from ..data.batches import smooth, smoothing_taps
+from ..data.batches import augment, check_batch_size, check_lengths, map_trials
+from ..data.batches import rows_per_batch, smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, check_days
 from ..data.dataset import data_fingerprint, signal_difference
 from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days
@@ -452,7 +452,7 @@ class RecordedTask(NetworkTask):
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
         key = (config.seed, device.rank, device.world, config.accumulation)
         if key not in self._to_train:
-            check_shares(self.config.rows, device.world, config.accumulation)
+            check_batch_size(self.config.rows, device.world, config.accumulation)
             self._to_train[key] = TrainBatches(
                 self.train,
                 self.config.batches,

@@ -21,7 +21,7 @@ from .calibrate import read_calibration
 from .days import Start
 from .decoder import load_decoder
 from .evaluate import fit_network, matching_sessions
-from .logits import decode
+from .logits import decode_greedily
 from .task import SpeechRun, SpeechTask
 from ..train import Result, train, train_seeds
 from ..training.checkpoint import checkpoint_steps
@@ -97,7 +97,7 @@ def _calibrate_trained(task: SpeechTask, run: SpeechRun, folder: Path, quiet: bo
         environment_with({}, _LAUNCHED),
         open_device(run.train.device, run.train.precision) as device,
     ):
-        trials = decode(decoder, task.val, device, look=False)
+        trials = decode_greedily(decoder, task.val, device, look=False)
         calibration = fit_network(
             decoder.network(folder), matching_sessions(folder, task.val), trials
         )

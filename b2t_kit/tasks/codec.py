@@ -28,7 +28,7 @@ from ..core.files import regular_file, write_atomically
 from ..core.program import free_memory, gib
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, to_dict
-from ..data.batches import check_shares, rows_per_batch
+from ..data.batches import check_batch_size, rows_per_batch
 from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
@@ -399,7 +399,7 @@ class CodecTask(CodecExamples, Task):
     def batches(
         self, config: TrainConfig, device: Device, position: int
     ) -> Generator[list[CodecBatch], None, None]:
-        check_shares(self.batch_size, device.world, config.accumulation)
+        check_batch_size(self.batch_size, device.world, config.accumulation)
         parts = config.accumulation * device.world
         size = rows_per_batch(self.batch_size, parts, device.chips)
         first = device.rank * config.accumulation

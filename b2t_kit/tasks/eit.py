@@ -31,7 +31,7 @@ from ..core.files import as_png, load_json, locked, new_folders, regular_file, s
 from ..core.files import write_atomically
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import check_shares, read_ahead, rows_per_batch
+from ..data.batches import check_batch_size, read_ahead, rows_per_batch
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.published import read_tensors
@@ -460,7 +460,7 @@ class EITTask(EITShapes):
         self, config: TrainConfig, device: Device, position: int
     ) -> Generator[list[EITBatch], None, None]:
         "Optimizer steps without end, from `position` on."
-        check_shares(self.config.batch_size, device.world, config.accumulation)
+        check_batch_size(self.config.batch_size, device.world, config.accumulation)
         return read_ahead(
             partial(self.step_batches, config, device), count(position), self.readers, self.readers
         )

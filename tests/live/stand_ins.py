@@ -175,7 +175,7 @@ class Rig:
         self.sender.wait_for_receiver(self.stop)
 
     def bin(self, row: np.ndarray, cue: bool = False) -> None:
-        self.sender.send(Piece(self.number, row.astype(np.float32), 0.0, cue=cue))
+        self.sender.send(Piece(self.number, row.astype(np.float32), 0.0, ends_sentence=cue))
         self.number += 1
 
     def send(self, bins: int, cue: bool = False) -> None:

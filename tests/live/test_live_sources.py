@@ -132,10 +132,10 @@ def test_markers_of_an_lsl_stream_end_sentences(name: str) -> None:
             markers.push_sample(["trial begin"])
             push(made, [*range(5)])
             found = received.take(5)
-            assert [len(one.bins) for one in found] == [1] * 5 and not any(one.cue for one in found)
+            assert [len(one.bins) for one in found] == [1] * 5 and not any(one.ends_sentence for one in found)
             markers.push_sample(["trial end"])
             (end,) = received.take(1)
-            assert (end.first, len(end.bins), end.cue, end.reason) == (found[-1].end, 0, True, "cue")
+            assert (end.first, len(end.bins), end.ends_sentence, end.reason) == (found[-1].end, 0, True, "cue")
             del markers
 
 
@@ -221,8 +221,8 @@ def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
             add(client, range(5, 7))
             state("3")
             found = received.take(9)
-            assert [one.first for one in found if one.cue] == [3, 7] and not any(len(one.bins) for one in found if one.cue)
-            assert [one.first for one in found if not one.cue] == [*range(7)] and len(received.bins) == 7
+            assert [one.first for one in found if one.ends_sentence] == [3, 7] and not any(len(one.bins) for one in found if one.ends_sentence)
+            assert [one.first for one in found if not one.ends_sentence] == [*range(7)] and len(received.bins) == 7
         client.delete("task_state")
         client.set("task_state", "no stream")
         with Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
