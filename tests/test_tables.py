@@ -124,7 +124,49 @@ def test_what_another_program_wrote_is_scored_and_voted_on(name, capsys):
     assert [line.rpartition(",")[2] for line in Path("new.csv").read_text().split("\n")[1:-1]] == list(SAID)
 
 
+SHUFFLED = {  # a file whose lines are in another order than the trials
+    "ids.csv": "id,text\n2,{2}\n0,{0}\n1,{1}\n",
+    "floating.csv": "id,text\n2.0,{2}\n0.0,{0}\n1.0,{1}\n",
+    "floating.json": '[{{"id": 2.0, "text": "{2}"}}, {{"id": 0.0, "text": "{0}"}}, {{"id": 1.0, "text": "{1}"}}]',
+    "files.csv": "id,text\n2.wav,{2}\n0.wav,{0}\n1.wav,{1}\n",
+    "paths.csv": "file,text\nday/2.wav,{2}\nday/0.wav,{0}\nday/1.wav,{1}\n",
+    "numbered.txt": "utt2 {2}\nutt0 {0}\nutt1 {1}\n",
+    "short places.csv": "session,block,trial,file,text\nday,2,0,a.npy,{2}\nday,1,0,a.npy,{0}\nday,1,4,a.npy,{1}\n",
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_trials_are_found_by_their_numbers(name, capsys):
+    written(name, SHUFFLED[name].format(*SAID))
+    written("said.csv", "id,text\n" + "".join(f"{number},{text}\n" for number, text in enumerate(SAID)))
+    assert main(["score", name, "said.csv"]) == 0 and "0/11 words" in capsys.readouterr().out
+    assert main(["combine", name, "said.csv", "--out", "new.csv"]) == 0
+    if name in ("ids.csv", "floating.csv", "floating.json", "files.csv"):
+        assert Path("new.csv").read_text() == Path("said.csv").read_text(), "in the order of a submission"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_table_of_a_spreadsheet_is_read(encoding, capsys):
+    Path("decoded.csv").write_bytes("id,text\r\n0,i don\u2019t know\r\n".encode(encoding))
+    assert main(["score", "decoded.csv", written("said.csv", "id,text\n0,i don't know\n")]) == 0
+    assert "0/3 words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start, told", [(b"\x1f\x8b\x08", "compressed with gzip"), (b"caf\xe9", "save it as UTF-8")])
+def test_what_is_no_text_is_named(start, told, capsys):
+    Path("decoded.csv").write_bytes(start)
+    assert main(["score", "decoded.csv", written("said.csv", "id,text\n0,no\n")]) == 2
+    assert f"decoded.csv: " in (line := capsys.readouterr().err) and told in line
+
+
 REFUSED = {  # name -> content, what the message must have
+    "numbers in another order.csv": ("trial_index,text\n2,a\n0,b\n1,c\n", "'trial_index' may name the trials"),
+    "an index in another order.csv": (",text\n2,a\n0,b\n1,c\n", "the column without a name may name the trials"),
+    "floats in another order.csv": ("row,text\n2.0,a\n0.0,b\n1.0,c\n", "'row' may name the trials"),
+    "no block.csv": ("session,trial,text\nday,2,a\nday,0,b\nday,1,c\n", "'session' and 'trial' may name the trials"),
+    "no header.txt": ("0,a\n1,b\n2,c\n", "line 1: begins with '0,a'"),
+    "bars.txt": ("utt0|a\nutt1|b\nutt2|c\n", "line 1: begins with 'utt0|a'"),
+    "a truth for an id.json": ('[{"id": true, "text": "a"}]', "entry 1: id is true"),
     "no text.csv": ("id,output\n0,a\n1,b\n2,c\n", "line 1: no column says"),
     "two texts.csv": ("id,pred,hyp\n0,a,a\n1,b,b\n2,c,c\n", "could both be meant"),
     "a reference.csv": ("id,sentence_label\n0,a\n1,b\n2,c\n", "no column says what was decoded"),

@@ -177,10 +177,11 @@ def write_table(
 ) -> None:
     "Write sentences as a table."
     ids = all(len(key) == 1 for key in sentences)
+    rows = sorted(sentences.items()) if ids else sentences.items()
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEADER.split(",") if ids else (*PLACE, "text"))
-    for key, sentence in sentences.items():
+    for key, sentence in rows:
         table.writerow([*map(csv_text, key), submission_text(sentence)])
     write_atomically(path, text.getvalue())
 

@@ -87,16 +87,29 @@ class Losses:
 
 # %% ../../nbs/text/tables.ipynb #a266a9f8
 PLACE = ("session", "block_num", "trial_num")
+_PLACE_NAMES = (  # as other tables call them
+    ("session",),
+    ("block_num", "block", "block_number"),
+    ("trial_num", "trial", "trial_number"),
+)
 UNNAMED = "trials"  # session of trials that have only numbers
 _UTTERANCE = re.compile(r"(.+?)[-_]([0-9]{1,9})[-_]([0-9]{1,9})")
 _NUMBERED = re.compile(r"(?!-)((?:.*[^0-9._ -])?)[._ -]*(0|[1-9][0-9]{0,8})")
+_FLOATING = re.compile(r"([0-9]{1,9})(?:\.0+)?")  # how other programs write whole numbers
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,8}$")  # of a file
 
 
 def keys_of(names: Iterable[str]) -> list[tuple]:
-    """Return the keys of another program's utterances: session, block and trial that end a name;
-    the number that ends it, with what stands before, if no number has zeros in front; else its
-    name."""
+    """Return the keys of another program's utterances, without an ending such as .wav: session,
+    block and trial that end a name; the number that ends it, with what stands before, if no number
+    has zeros in front; else its name."""
     names = list(names)
+    endings = {"".join(_ENDING.findall(name)) for name in names}
+    if len(endings) == 1:  # the names of files
+        names = [name.removesuffix(*endings) for name in names]
+    floating = list(map(_FLOATING.fullmatch, names))
+    if any("." in name for name in names) and all(floating):
+        names = [number[1] for number in floating if number]
     utterances = list(map(_UTTERANCE.fullmatch, names))
     numbers = list(map(_NUMBERED.fullmatch, names))
     keys: list[tuple] = []
@@ -114,6 +127,7 @@ def keys_of(names: Iterable[str]) -> list[tuple]:
 
 # %% ../../nbs/text/tables.ipynb #76cf87e0
 Part = Literal["decoded", "said"]  # which part a table plays
+_FILES = ("file", "filename", "file_name")
 NAMES = (
     "id",
     "utt_id",
@@ -125,9 +139,7 @@ NAMES = (
     "trial_id",
     "key",
     "name",
-    "file",
-    "filename",
-    "file_name",
+    *_FILES,
 )
 EITHER = ("text", "sentence", "transcript", "transcription")
 TEXTS: dict[str, tuple[str, ...]] = {
@@ -158,7 +170,9 @@ TEXTS: dict[str, tuple[str, ...]] = {
         "said",
     ),
 }
-_KNOWN = frozenset((*PLACE, *NAMES, *EITHER, *TEXTS["decoded"], *TEXTS["said"]))
+_KNOWN = frozenset(
+    (*sum(_PLACE_NAMES, ()), *NAMES, *EITHER, *TEXTS["decoded"], *TEXTS["said"])
+)
 LISTS = ("nbest", "n_best", "hyps", "hypotheses")  # of sentences with scores, in JSON
 _MANIFEST = "audio_filepath"  # field of NeMo's lists of recordings, whose `text` is what was said
 
@@ -196,8 +210,12 @@ def text_column(columns: Sequence[str], part: Part) -> str:
 def name_columns(columns: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     "Return the column of the id, or None, and those of session, block and trial, if all are there."
     ids = [column for name in NAMES for column in columns if _folded(column) == name]
-    places = [column for name in PLACE for column in columns if _folded(column) == name]
-    return (ids[0] if ids else None), tuple(places) if len(places) == len(PLACE) else ()
+    places = tuple(column for names in _PLACE_NAMES if (column := _find(columns, names)))
+    if len(places) < len(PLACE):
+        return (ids[0] if ids else None), ()
+    if ids and _folded(ids[0]) in _FILES:  # which can hold several trials
+        return None, places
+    return (ids[0] if ids else None), places
 
 # %% ../../nbs/text/tables.ipynb #a6c637d1
 Votes = list[tuple[str, float]]  # sentences and their probabilities
@@ -253,7 +271,12 @@ def list_votes(entries: Sequence[Any], part: Part) -> Votes:
 # %% ../../nbs/text/tables.ipynb #af17d2d7
 def _cell(row: Mapping[str, Any], column: str) -> str:
     "Return what a row calls its trial."
-    cell = str(row[column]).strip() if isinstance(row.get(column), str | int) else ""
+    value = row.get(column)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool | float):
+        raise KitError(f"{column} is {json.dumps(value)[:40]}, not a name or a number")
+    cell = str(value).strip() if isinstance(value, str | int) else ""
     if not cell:
         raise KitError(f"{column} is empty")
     return cell
@@ -313,16 +336,33 @@ def _lines_of(
 
 
 def _refuse_names(rows: Sequence[tuple[str, Any]], column: str) -> None:
-    "Raise `KitError` if a column that is not known may name the trials."
-    for name in rows[0][1]:
-        texts = [row[name] for _, row in rows if isinstance(row.get(name), str)]
-        are_numbers = all(re.fullmatch(r"[-+0-9.eE ]*", text) for text in texts)
-        is_known = name in (column, _MANIFEST) or _folded(name) in _KNOWN
-        if not is_known and not are_numbers and len(set(texts)) == len(rows) > 1:
+    "Raise `KitError` if columns may name the trials, but are not known, or not all there."
+    columns = list(rows[0][1])
+    places = [found for names in _PLACE_NAMES if (found := _find(columns, names))]
+    if len(places) == len(PLACE) - 1:
+        listed = " and ".join(map(repr, places))
+        raise KitError(f"{listed} may name the trials, but not without the third of "
+                       f"{', '.join(PLACE)}; add it, or give each trial an id")
+    for name in columns:
+        texts = [str(row[name]).strip() for _, row in rows if isinstance(row.get(name), str | int)]
+        is_known = name in (column, _MANIFEST) or _folded(name) in _KNOWN and name not in places
+        if not is_known and len(set(texts)) == len(rows) > 1 and _may_name(texts):
+            shown = repr(printable(name)) if name else "the column without a name"
             raise KitError(
-                f"{name!r} may name the trials; call it id, or leave it out. Names that are "
-                f"understood: {', '.join((*NAMES, *PLACE))}"
+                f"{shown} may name the trials; call it id, or leave it out. Names that "
+                f"are understood: {', '.join((*NAMES, *PLACE))}"
             )
+
+
+def _may_name(texts: Sequence[str]) -> bool:
+    "Return whether different texts can be names: words, or numbers of trials in another order."
+    if any(re.fullmatch(r"[-+0-9.eE ]*", text) is None for text in texts):
+        return True
+    found = [_FLOATING.fullmatch(text) for text in texts]
+    numbers = [int(number[1]) for number in found if number]
+    if len(numbers) < len(texts) or numbers == sorted(numbers):
+        return False
+    return max(numbers) - min(numbers) == len(numbers) - 1
 
 # %% ../../nbs/text/tables.ipynb #d6f5aee0
 def _delimiter(header: str) -> tuple[str, int]:
@@ -398,6 +438,13 @@ def utterance_kind(lines: Sequence[str]) -> Literal["first", "last", ""]:
         return "first"
     words = [line.split(maxsplit=1)[0] for line in filled]
     names = [bool(re.search("[0-9_]", word)) for word in words]
+    joined = [bool(re.match(r"[^,;|]*[0-9_][^,;|]*[,;|][^\W\d]", word)) for word in words]
+    if all(joined) and len(filled) > 1:
+        number = lines.index(filled[0]) + 1
+        raise KitError(
+            f"line {number}: begins with {printable(words[0])[:40]!r}; if this is an id with its "
+            "sentence, call the file .csv, and let its first line be id,text"
+        )
     if len(filled) == 1 and is_whole(words[0]):
         return ""  # a sentence that begins with a number
     if len(filled) > 2 and len(filled) > sum(names) > len(filled) / 2:
@@ -497,6 +544,16 @@ def read_lines(path: str | Path, part: Part, needs_names: bool = True) -> list[L
     return lines
 
 # %% ../../nbs/text/tables.ipynb #c51ffdb4
+def _are_numbered(names: Sequence[str]) -> bool:
+    "Return whether names have an order: of session, block and trial, or of numbers after one name."
+    keys = keys_of(names)
+    if not keys or len(keys[0]) != 3:
+        return False
+    if all(map(_UTTERANCE.fullmatch, names)):
+        return True
+    return len({key[:2] for key in keys}) == 1 and len(set(keys)) == len(keys)
+
+
 def read_table(
     path: str | Path,  # see above
     part: Part = "decoded",  # which of its columns to read: what was decoded, or what was said
@@ -509,7 +566,6 @@ def read_table(
     # by this kit, for trials that have only numbers
     is_made_up = all(place[:2] == (UNNAMED, 0) for place in places)
     is_ordered = not names and not places
-    is_placed = bool(places) or bool(names) and all(map(_UTTERANCE.fullmatch, names))
     keys: Sequence[tuple]
     if is_ordered:
         keys = [(number,) for number in range(len(lines))]
@@ -517,6 +573,8 @@ def read_table(
         keys = keys_of(names)
     else:
         keys = [place[2:] if is_made_up else place for place in places]
+    # of one name and ascending numbers, of sessions: not of names in any order
+    is_placed = bool(places) or bool(names) and _are_numbered(names)
     rows = dict[tuple, Votes]()
     for key, line in zip(keys, lines):
         if key in rows:
