@@ -3,8 +3,11 @@
 The other failures have tests where the table says: test_failures.py, test_xla_failures.py, and cells of notebooks.
 """
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -116,3 +119,37 @@ def test_options_of_the_reports_are_answered_by_name() -> None:
         with pytest.raises(KitError) as refusal:
             parse(["train", "--out", "run", name])
         assert "--device" not in str(refusal.value) and "--precision" not in str(refusal.value)
+
+
+LINES = {  # a command line as somebody else's program would have it -> what is said
+    "evaluate --run run": "did you mean `b2t eval`?",
+    "predict --run run": "did you mean `b2t decode`?",
+    "lm train text.txt": "did you mean `b2t lm build`?",
+    "--data data train": "--data is no verb; the verb comes first",
+    "-v": "-v is no verb",
+    "decode logits.npz": "did you mean --logits logits.npz?",
+    "decode run": "did you mean --run run?",
+    "decode --tune=true --run run": "--tune: is a switch; leave out 'true'",
+    "decode --tune False --run run": "--tune: is a switch; write --no-tune instead of --tune False",
+    "combine a.csv b.csv -o c.csv": "-o: is no option here; names of options are written out",
+    "score --hyp a.csv --ref b.csv": "--hyp: is no option here; use --hypothesis",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines_of_other_programs_are_answered(line: str) -> None:
+    with pytest.raises(KitError) as refusal:
+        parse(line.split())
+    assert LINES[line] in str(refusal.value)
+
+
+@pytest.mark.parametrize("closed, columns", [(">&-", 80), ("2>&-", 80), (">&- 2>&-", 80), ("", 3)])
+def test_help_needs_neither_a_terminal_nor_a_wide_one(closed: str, columns: int, tmp_path: Path) -> None:
+    "A stream that the shell closed, and a window of three columns."
+    said = tmp_path / "said.csv"
+    said.write_text("id,text\n0,hello\n")
+    for verb in ("--help", "score --help", f"score {said} {said} --json {tmp_path / 'score.json'}"):
+        line = f"{sys.executable} -m b2t_kit {verb} {closed}"
+        done = subprocess.run(["sh", "-c", line], env={**os.environ, "COLUMNS": str(columns)}, capture_output=True, timeout=60)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "score.json").exists()

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
 from b2t_kit.decode.decode import LogitsFile
+from b2t_kit.decode.files import read_trials
 from b2t_kit.decode.search import parse_hotwords
 from b2t_kit.speech.sentences import load_sentences
 from b2t_kit.lm.build import read_tokens
@@ -156,7 +158,7 @@ def test_a_table_of_a_spreadsheet_is_read(encoding, capsys):
 def test_what_is_no_text_is_named(start, told, capsys):
     Path("decoded.csv").write_bytes(start)
     assert main(["score", "decoded.csv", written("said.csv", "id,text\n0,no\n")]) == 2
-    assert f"decoded.csv: " in (line := capsys.readouterr().err) and told in line
+    assert "decoded.csv: " in (line := capsys.readouterr().err) and told in line
 
 
 REFUSED = {  # name -> content, what the message must have
@@ -277,6 +279,24 @@ def test_references_and_the_order_of_classes_are_part_of_the_logits(capsys):
     assert main("combine own.npz said.csv --out new.csv".split()) == 0 and "--tokens" in capsys.readouterr().err
     assert main("combine own.npz said.csv --tokens tokens.txt --out new.csv".split()) == 0
     assert main("combine said.csv out/sentences.csv --tokens tokens.txt --out new.csv".split()) == 2
+
+
+def test_lists_and_batches_of_logits_are_whole_or_named():
+    generator = np.random.default_rng(4)
+    arrays = [noisy_sentence(sentence, generator).astype(np.float32) for sentence in SAID]
+    tensors = list(map(torch.tensor, arrays))
+    torch.save({"epoch": 3, "logits": tensors}, "inside.pt")
+    assert [len(trial.logits) for trial in read_trials("inside.pt")] == list(map(len, arrays))
+    torch.save({"val": tensors, "test": tensors}, "two.pt")
+    with pytest.raises(KitError, match="two.pt: val holds several tensors"):
+        read_trials("two.pt")
+    shortest = min(map(len, arrays))
+    batch = np.stack([array[:shortest] for array in arrays])
+    np.savez("two.npz", raw=batch, smoothed=batch)
+    assert "raw (3), smoothed (3)" in read_trials("two.npz")[0].notes[0]
+    np.savez("scaled.npz", *(array * 1e-6 for array in arrays))
+    with pytest.raises(KitError, match="scaled.npz: .*were they scaled"):
+        LogitsFile("scaled.npz").read(Path())
 
 
 @pytest.mark.parametrize("content", ["utt1 hello there\nutt2 you\n", "hello there (utt-1)\nyou (utt-2)\n"])

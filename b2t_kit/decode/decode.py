@@ -199,6 +199,12 @@ class LogitsFile(LogitSource):
     def training(self) -> tuple[str, ...]:
         return self.origin.training() if self.origin else ()
 
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
+        try:
+            return super().calibration(trials, folder)
+        except KitError as error:
+            raise KitError(f"{self.path}: {error}") from error
+
     def raw(self, folder: Path) -> SplitLogits:
         path = Path(self.path)
         order = class_order(self.tokens) if self.tokens else None

@@ -280,6 +280,24 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     return arrays, [part.filename for part in parts if part not in members]
 
 # %% ../../nbs/decode/files.ipynb #ea40c2d5
+def _holds_tensors(part: Any) -> bool:
+    "Return whether a list, a tuple or a dictionary has a tensor in it."
+    values = part.values() if isinstance(part, dict) else part
+    return any(hasattr(value, "is_sparse") for value in values)
+
+
+def _unwrapped(content: Any) -> Any:
+    "Return what a file of PyTorch holds: its one list or dictionary of tensors, if it has no others."
+    if not isinstance(content, dict) or _holds_tensors(content):
+        return content
+    parts = [
+        part
+        for part in content.values()
+        if isinstance(part, (dict, list, tuple)) and _holds_tensors(part)
+    ]
+    return parts[0] if len(parts) == 1 else content
+
+
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     if not regular_file(path).exists():
@@ -301,11 +319,16 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         if path.suffix.lower() in (".pt", ".pth"):
             import torch
 
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _unwrapped(torch.load(path, map_location="cpu", weights_only=True))
             parts = content.items() if isinstance(content, dict) else enumerate(
                 content if isinstance(content, (list, tuple)) else [content])
             tensors = dict[str, torch.Tensor]()
             for name, part in parts:
+                if isinstance(part, (dict, list, tuple)) and _holds_tensors(part):
+                    raise KitError(
+                        f"{path}: {printable(name)} holds several tensors; save each by the name "
+                        "of its trial: torch.save({name: tensor}, path)"
+                    )
                 if (
                     isinstance(part, list)
                     and part
@@ -417,6 +440,12 @@ def trials_of(
     trials, numbers called lengths cut them, and all else is left out."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
     notes: tuple[str, ...] = ()
+    if len(batches) > 1 and any(len(arrays[name]) > 1 for name in batches):
+        counts = ", ".join(f"{printable(name)} ({len(arrays[name])})" for name in batches[:5])
+        notes = (
+            f"{len(batches)} arrays of trials, whose trials are counted on from one to the next: "
+            f"{counts}; leave out those of other recordings or networks",
+        )
     if len(batches) == 1:
         rows = arrays[batches[0]]
         if not rows.size:

@@ -201,6 +201,17 @@ def _doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the sam
     return max(0.01, float((leads < _DOUBTFUL * leads.mean()).mean()))
 
 # %% ../../nbs/speech/calibrate.ipynb #66a0b5f2
+def _in_reach(temperature: float) -> float:
+    "Return the temperature; raise `KitError` for logits that no network can mean."
+    low, high = TEMPERATURE
+    if low <= temperature <= high:
+        return temperature
+    raise KitError(
+        f"the logits are sensible only if they are divided by {temperature:.2g}, and those of a "
+        "network by about 1: were they scaled, or are some of them marks such as -1e9?"
+    )
+
+
 def estimate_temperature(
     trials: Sequence[np.ndarray], lacking: str = Calibration.lacking
 ) -> Calibration:
@@ -217,7 +228,8 @@ def estimate_temperature(
             low = middle
         else:
             high = middle
-    return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
+    temperature = _in_reach(unit * math.exp((low + high) / 2))
+    return Calibration(temperature, "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #c8e92c80
 # fraction of the sounds that differ from the labels: .61 to .9 where these are of other sentences;
@@ -291,7 +303,7 @@ def fit_temperature(
         return loss(unit * math.exp(log)) + prior
 
     low, high = map(math.log, _REACH)
-    best = unit * math.exp(valley(height, low, high))
+    best = _in_reach(unit * math.exp(valley(height, low, high)))
     if not doubt and not 1 / _FAR < best / estimate < _FAR:
         doubt = (
             f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are "
