@@ -378,7 +378,9 @@ def _delimiter(header: str) -> tuple[str, int]:
 def _csv_rows(text: str, part: Part) -> list[tuple[str, Any]]:
     "Return the rows of a table."
     delimiter = _delimiter(text.split("\n", 1)[0])[0]
-    table = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    table = csv.DictReader(
+        io.StringIO(text, newline=""), strict=True, delimiter=delimiter, skipinitialspace=True
+    )
     rows = list[tuple[str, Any]]()
     try:
         columns = list(table.fieldnames or [])
