@@ -227,8 +227,9 @@ OTHER_ROWS = {  # what became of a decoder's sentences -> what combine says, and
     "worse": (lambda rows: [row.replace("s ", " ") for row in rows], "", ""),
     "a row late": (lambda rows: ["nothing", *rows[:-1]], "if it were moved by 1 row", "if it were moved by 1 row"),
     "two rows early": (lambda rows: [*rows[2:], "no", "no"], "if it were moved by 2 rows", "if it were moved by 2 rows"),
-    "from the end": (lambda rows: rows[::-1], "shares hardly a word", ""),
-    "one for all": (lambda rows: ["what else"] * len(rows), "shares hardly a word", ""),
+    "from the end": (lambda rows: rows[::-1], "shares hardly a word", "12 of 12 sentences in c.csv fit other rows"),
+    "sorted": (lambda rows: sorted(rows), "shares hardly a word", "sentences in c.csv fit other rows"),
+    "one for all": (lambda rows: ["what else"] * len(rows), "shares hardly a word", "hardly a word of its reference"),
     "stopped": (lambda rows: [row if number < 6 else "" for number, row in enumerate(rows)], "have no words", "have no words"),
 }
 

@@ -581,7 +581,9 @@ def find_recordings(
         ]
         context = f"looked in and below {', '.join(map(str, roots))}: "
     elif not starts[0].is_dir():
-        raise KitError(f"{path}: no such folder")
+        is_file = starts[0].exists()
+        problem = "is a file; give the folder that holds all sessions" if is_file else "no such folder"
+        raise KitError(f"{path}: {problem}")
     levels = [level for start in starts for level in (
         start, start / "hdf5_data_final", *sorted(start.glob("*/hdf5_data_final")))]
     matches = {level.resolve(): level for level in levels if sessions_of(level)}

@@ -22,7 +22,8 @@ from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
 from .files import read_nbest
-from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of, row_shift
+from ..text.metrics import FEWEST_ROWS, Edits, Rate, by_groups, count_edits, edits, misplaced
+from ..text.metrics import rate_of, row_shift
 from ..text.phonemes import normalise
 from ..text.tables import PLACE, Table, align_tables, likeliest, read_sentences, read_table
 
@@ -133,7 +134,7 @@ def check_submission(
 
 # %% ../../nbs/decode/submission.ipynb #1682b1bb
 def write_submission(
-    sentences: Mapping[tuple[str, int, int], str],  # session, block and trial number -> the sentence as decoded
+    sentences: Mapping[tuple, str],  # session, block and trial number, or (id,) -> the sentence as decoded
     out: str | Path,  # the submission to write; an older one is replaced
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     name: str | Path = "sentences",  # of their source in messages
@@ -141,6 +142,9 @@ def write_submission(
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
         places = [info.place for info in submission_order(recordings.infos)]
+    numbers = {(number,): place for number, place in enumerate(places)}
+    if sentences.keys() == numbers.keys():  # a submission, whose ids are in this order
+        sentences = {place: sentences[key] for key, place in numbers.items()}
     foreign = sorted(sentences.keys() - set(places))
     absent = sorted(set(places) - sentences.keys())
     if foreign or absent:
@@ -262,12 +266,22 @@ def score_notes(
             )
         if silent := sum(not words for words in side):
             notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
+    name = Path(tables[1].path).name
     if shift := row_shift(*sides):
         rows = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
         notes.append(
-            f"note: {Path(tables[1].path).name} would fit if it were moved by {rows}; are these "
-            "sentences of the same trials, in the same order?"
+            f"note: {name} would fit if it were moved by {rows}; are these sentences of the same "
+            "trials, in the same order?"
         )
+    elif (moved := misplaced(*sides)) > 0.3 * len(sides[1]):
+        notes.append(
+            f"note: {moved} of {len(sides[1])} sentences in {name} fit other rows than their own; "
+            "are both files in the same order?"
+        )
+    elif len(sides[0]) >= FEWEST_ROWS and count_edits(*sides).edits.sum() > 0.8 * sum(
+        max(len(true), len(decoded)) for true, decoded in zip(*sides)
+    ):
+        notes.append(f"note: {name} has hardly a word of its reference; are these the same trials?")
     if len({read_bytes(table.path) for table in tables}) == 1:
         notes.append("note: both files have the same content")
     return tuple(notes)

@@ -6,8 +6,8 @@
 __all__ = ['TRAINED', 'CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'CHOSEN', 'FEWEST_GROUPS', 'FEWEST_ROWS', 'FARTHEST_ROW', 'NOTHING',
            'items_of', 'edit_distance', 'Edits', 'edits', 'align_edits', 'Counts', 'check_same_number', 'count_edits',
            'Rate', 'Choice', 'marked', 'plain_marks', 'choice_key', 'by_groups', 'rate_of', 'scored_phonemes', 'per',
-           'wer', 'row_shift', 'RateTable', 'rates_by', 'plot_rates', 'Difference', 'compare', 'reliability',
-           'reliability_line', 'plot_reliability', 'Confusion', 'confusion', 'plot_confusion']
+           'wer', 'row_shift', 'misplaced', 'RateTable', 'rates_by', 'plot_rates', 'Difference', 'compare',
+           'reliability', 'reliability_line', 'plot_reliability', 'Confusion', 'confusion', 'plot_confusion']
 
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Mapping, Sequence
@@ -276,6 +276,19 @@ def row_shift(references: Sequence[Sequence], hypotheses: Sequence[Sequence]) ->
     rates = {shift: rate(shift) for shift in range(-FARTHEST_ROW, FARTHEST_ROW + 1)}
     best = min(rates, key=lambda shift: rates[shift])
     return best if rates[best] < own - 0.3 else 0
+
+
+def misplaced(references: Sequence[Sequence], hypotheses: Sequence[Sequence]) -> int:  # rows
+    "Return how many hypotheses are like the reference of another row, and unlike that of their own."
+    if len(references) < FEWEST_ROWS:
+        return 0
+    count = 0
+    for number, words in enumerate(hypotheses):
+        is_long = len(words) >= 3  # fewer are like any other sentence
+        if is_long and edit_distance(references[number], words) > 0.6 * len(words):
+            nearest = min(edit_distance(reference, words) for reference in references)
+            count += nearest < 0.4 * len(words)
+    return count
 
 # %% ../../nbs/text/metrics.ipynb #d3e98dee
 class RateTable(dict):
