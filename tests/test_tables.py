@@ -316,3 +316,24 @@ def test_a_table_of_recordings_is_read_as_a_hypothesis_and_that_is_said(name, co
     assert "which usually is what was said" in capsys.readouterr().err
     read_table(name, "said")
     assert "usually" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028", "\x85"], ids=["LF", "CRLF", "CR", "U+2028", "U+0085"])
+def test_lines_of_a_corpus_end_however_they_end(end, capsys):
+    "So that each is a sentence, and one that will be scored is found."
+    Path("corpus.txt").write_bytes(end.join(["i see you", "it is cold", "no"]).encode())
+    Path("scored.txt").write_text("it is cold\n")
+    assert main("lm build corpus.txt --order 2 --exclude scored.txt --out new.arpa".split()) == 2
+    assert "'it is cold' (corpus.txt, line 2)" in capsys.readouterr().err
+    assert main("lm build corpus.txt --order 2 --out new.arpa".split()) == 0
+    assert "<s> it" in Path("new.arpa").read_text() and "letters on average" not in capsys.readouterr().err
+
+
+def test_a_corpus_in_paragraphs_or_given_twice_is_told(capsys):
+    written("corpus.txt", "It is cold. She said hello. We can go there now. " * 9 + "\n")
+    assert main("lm build corpus.txt --order 1 --out new.arpa".split()) == 0
+    assert "a sentence a line" in capsys.readouterr().err
+    assert main("lm build corpus.txt ./corpus.txt --order 1 --out new.arpa".split()) == 2
+    assert "is given twice" in capsys.readouterr().err
+    written("film.srt", "1\n00:01\nno\n2\n00:02\nyes\n3\n00:03\nyes\n")
+    assert main("lm build film.srt --order 1 --out new.arpa".split()) == 2 and "film.srt: line" in capsys.readouterr().err
