@@ -880,6 +880,8 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
                 "hotwords",
                 "adapt",
                 "temperature",
+                "device",
+                "model",
             )
             check = submit_nbest(str(self.nbest), self.out, self.data)
         else:
@@ -933,6 +935,7 @@ VERBS: dict[str, type | Call] = {
             "prune": (0, 10**9),
             "min_count": (0, 10**9),
         },
+        needs={"leaks": "exclude"},
     ),
     "lm mix": Call(mix_models, positional=("models",), shows={"models": "MODEL ..."}),
     "lm convert": Call(convert_model, positional=("model",)),
