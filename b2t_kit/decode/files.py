@@ -38,6 +38,23 @@ from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
 from ..text.tables import UNNAMED, keys_of, read_sentence
 
 # %% ../../nbs/decode/files.ipynb #68dd3f85
+_DEEP = 30.0  # times as far below the best value as most others; logits of networks are up to 10
+_GAP = 10.0  # times the extent of the values above it
+
+
+def _without_marks(rows: np.ndarray) -> np.ndarray:  # (P, C)
+    "Return logits with minus infinity for marks such as -1e9, which rule out classes."
+    high = float(rows.max())
+    depth = high - float(rows.min())
+    if not math.isfinite(depth) or depth <= _DEEP * (high - float(np.quantile(rows, 0.9))):
+        return rows
+    values = np.sort(rows, axis=None).astype(np.float64)
+    above = int(np.argmax(np.diff(values))) + 1
+    if values[above] - values[above - 1] <= _GAP * (high - values[above]):
+        return rows
+    return np.where(rows < values[above], np.array(-np.inf, rows.dtype), rows)
+
+
 def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # (P, 41) float32 or float64
     "Return the logits of one trial as an array."
     rows = np.asarray(logits)
@@ -72,7 +89,7 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
         raise KitError(f"{name}: are probabilities; give logits, or the logarithms of these")
     if low >= 0 and (rows.min(axis=1) == 0).all() and (rows == rows.round()).all():
         raise KitError(f"{name}: are whole numbers, 0 or above; give logits, not classes or counts")
-    return rows
+    return _without_marks(rows)
 
 # %% ../../nbs/decode/files.ipynb #f6e8059b
 @dataclass(frozen=True)
@@ -560,6 +577,24 @@ def _disguised(rows: np.ndarray) -> str:
     return ""
 
 # %% ../../nbs/decode/files.ipynb #e9d666f8
+def _alike(trials: Sequence[LogitTrial]) -> int:
+    "Return how many trials sound like one of the first, whose sentence is not known to be theirs."
+    if len(trials) < _MANY:
+        return 0
+    paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
+    most = 0
+    for first, path in list(zip(trials, paths))[:5]:
+        count = 0
+        for trial, other in zip(trials, paths):
+            is_known = trial.truth is not None and trial.truth == first.truth
+            is_long = len(other) >= _MANY  # a word or two can be said again
+            count += (
+                is_long and not is_known and Levenshtein.normalized_distance(path, other) < 0.25
+            )
+        most = max(most, count)
+    return most
+
+
 def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     "Say which trials cannot be what one network made of different recordings, whatever its classes are."
     said = []
@@ -570,6 +605,11 @@ def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
         said.append(
             f"{copies} of {many} trials are exact copies of others: was one trial written for "
             "several?"
+        )
+    elif (alike := _alike(trials)) > 0.6 * many:
+        said.append(
+            f"{alike} of {many} trials have nearly the same sounds: was one sentence said each "
+            "time, or one trial written for several?"
         )
     frames = sum(len(trial.logits) for trial in trials)
     still = sum(int((trial.logits[1:] == trial.logits[:-1]).all(axis=1).sum()) for trial in trials)
