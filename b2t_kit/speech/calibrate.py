@@ -298,6 +298,10 @@ def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
     )
 
 
+def _are_probabilities(logits: np.ndarray) -> bool:
+    return bool((logits >= 0).all()) and np.allclose(logits.sum(axis=1), 1, atol=1e-2)
+
+
 def fit_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
     labels: Sequence[Sequence[int]],  # true classes of each
@@ -330,6 +334,8 @@ def fit_temperature(
             f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are "
             "the labels theirs?"
         )
+    if all(map(_are_probabilities, trials)):
+        doubt = "the network returns probabilities; leave the softmax out, and train it again"
     elif not doubt and best / estimate > _MISSING_FAR:
         doubt = _missing_sounds([pairs[index] for index in indices])
     used = [chosen_on[index] for index in indices] if chosen_on else []
