@@ -458,10 +458,10 @@ def trials_of(
     batches = [name for name, array in arrays.items() if array.ndim == 3]
     notes: tuple[str, ...] = ()
     if len(batches) > 1 and any(len(arrays[name]) > 1 for name in batches):
-        counts = ", ".join(f"{printable(name)} ({len(arrays[name])})" for name in batches[:5])
+        listed = ", ".join(f"{printable(name)} ({len(arrays[name])})" for name in batches[:5])
         notes = (
             f"{len(batches)} arrays of trials, whose trials are counted on from one to the next: "
-            f"{counts}; leave out those of other recordings or networks",
+            f"{listed}; leave out those of other recordings or networks",
         )
     if len(batches) == 1:
         rows = arrays[batches[0]]
