@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'RunFolders',
            'DeviceName', 'PrecisionName', 'numbers', 'PLACEHOLDERS', 'WING_OF', 'SomeRun', 'SomeRuns', 'ModelFile',
-           'VERBS', 'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'load', 'options_of', 'functions_of',
-           'parameters_of', 'comments_of', 'option_type', 'Verb', 'Call', 'description', 'command_of', 'flag',
-           'option_words', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'validate', 'Train',
-           'initial_settings', 'fill_from_resume', 'train_here', 'checked_settings', 'remembered_seeds',
+           'VERBS', 'VERBS_ELSEWHERE', 'NARROWEST', 'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'load',
+           'options_of', 'functions_of', 'parameters_of', 'comments_of', 'option_type', 'Verb', 'Call', 'description',
+           'command_of', 'flag', 'option_words', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'validate',
+           'Train', 'initial_settings', 'fill_from_resume', 'train_here', 'checked_settings', 'remembered_seeds',
            'print_how_to_resume', 'train_in_parallel', 'ReadsRun', 'ReadsRecordings', 'FindsSentences', 'evaluate',
            'Decode', 'build_model', 'mix_models', 'convert_model', 'describe_model', 'model_perplexity', 'Submit',
            'score_sentences', 'verbs_of', 'verb_table', 'all_verbs', 'find_verb', 'has_parts', 'print_verbs',
@@ -880,6 +880,8 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
                 "hotwords",
                 "adapt",
                 "temperature",
+                "device",
+                "model",
             )
             check = submit_nbest(str(self.nbest), self.out, self.data)
         else:
@@ -933,6 +935,7 @@ VERBS: dict[str, type | Call] = {
             "prune": (0, 10**9),
             "min_count": (0, 10**9),
         },
+        needs={"leaks": "exclude"},
     ),
     "lm mix": Call(mix_models, positional=("models",), shows={"models": "MODEL ..."}),
     "lm convert": Call(convert_model, positional=("model",)),
@@ -976,6 +979,32 @@ def all_verbs() -> dict[str, type]:
     return {name: command_of(verb) for name, verb in verb_table().items()}
 
 # %% ../nbs/cli.ipynb #b748afe9
+VERBS_ELSEWHERE = {  # verb of other programs -> of the kit
+    "evaluate": "eval",
+    "test": "eval",
+    "validation": "eval",
+    "check": "validate",
+    "fit": "train",
+    "finetune": "train --from-run RUN",
+    "resume": "train --resume",
+    "predict": "decode",
+    "infer": "decode",
+    "inference": "decode",
+    "transcribe": "decode",
+    "download": "fetch",
+    "ensemble": "combine",
+    "wer": "score",
+    "submission": "submit",
+    "plot": "show",
+    "info": "show",
+    "lm train": "lm build",
+    "lm score": "lm perplexity",
+    "lm merge": "lm mix",
+    "help": "--help",
+    "version": "--version",
+}
+
+
 def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     "Return the verb that a command line names."
     # those of other wings are imported only if this one has no such verb
@@ -984,9 +1013,13 @@ def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
                 return name, verbs[name]
+    if words[0].startswith("-"):
+        raise KitError(f"b2t: {words[0]} is no verb; the verb comes first, and its options follow "
+                       "(`b2t --help` lists the verbs)")
     names = {name for name in verbs if name.startswith(f"{words[0]} ")} or set(verbs)
     inputs = (" ".join(words[:2]).casefold(), words[0].casefold())
-    matches = [name for word in inputs for name in difflib.get_close_matches(word, names, 1)]
+    matches = [VERBS_ELSEWHERE[word] for word in inputs if word in VERBS_ELSEWHERE]
+    matches += [name for word in inputs for name in difflib.get_close_matches(word, names, 1)]
     hint = f"; did you mean `b2t {matches[0]}`?" if matches else ""
     name = " ".join(word for word in words[:2] if not word.startswith("-"))
     group = f" {words[0]}" if names != set(verbs) else ""
@@ -999,6 +1032,9 @@ def has_parts(first: str) -> bool:
     return first not in verbs and any(name.startswith(f"{first} ") for name in verbs)
 
 # %% ../nbs/cli.ipynb #195bcceb
+NARROWEST = 40  # columns of a terminal that help is written for
+
+
 def print_verbs(first: str) -> None:
     "Print the verbs, or the parts of one, a line each, and the options and exit statuses that all share."
     verbs = {
@@ -1011,7 +1047,7 @@ def print_verbs(first: str) -> None:
     def listed(name: Any, text: str) -> str:
         return textwrap.fill(
             text,
-            shutil.get_terminal_size().columns,
+            max(NARROWEST, shutil.get_terminal_size().columns),
             initial_indent=f"  {name:<{width}}",
             subsequent_indent=" " * (width + 2),
             break_on_hyphens=False,
@@ -1168,13 +1204,14 @@ def parse(words: Sequence[str]) -> Any:
         default = verb(**needed, settings=verb.initial(words), typed=typed)
     about = verb.__doc__ or ""
     errors = StringIO()
+    columns = max(NARROWEST, shutil.get_terminal_size().columns)
     if {"-h", "--help"} & set(words):
         for title, entries in getattr(verb, "about", dict)().items():
             items = (f"\n- {entry}: {text}" for entry, text in entries.items())
             about += f"\n\n{title}:{''.join(items)}"
     try:
         check_options(options, verb, default)
-        with redirect_stderr(errors):
+        with redirect_stderr(errors), environment_with({"COLUMNS": str(columns)}):
             parsed = tyro.cli(
                 verb,
                 prog=program,
@@ -1237,10 +1274,15 @@ def advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that t
         for name, hint in foreign.items()
         if not hint.startswith(("--device", "--precision"))
     ]
-    matches = difflib.get_close_matches(option, [*valid, *alike], 1, 0.8)
+    longer = [name for name in valid if name.startswith(option) and len(option) > 3]
+    matches = longer if len(longer) == 1 else []
+    matches = matches or difflib.get_close_matches(option, [*valid, *alike], 1, 0.8)
     if not matches:
         return "is no option here"
     return f"is no option here; use {foreign.get(matches[0], matches[0])}"
+
+
+_LOGITS = (".npz", ".npy", ".pt", ".pth", ".hdf5", ".h5", ".safetensors")
 
 
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
@@ -1253,12 +1295,21 @@ def mistake(printed: str, words: Sequence[str], verb: type) -> str:
     if not (match := re.search(r"Unrecognized options: ([^\s,]+)", text)):
         return text.removeprefix("Error parsing ")
     word = match[1]
+    if re.fullmatch("-[A-Za-z]", word):
+        return f"{word}: is no option here; names of options are written out, such as --out"
     names = [item.name for item in fields(verb) if flag(item.name) not in words]
     prefix = words[: words.index(word)] if word in words else []
     if options := [option for option in prefix if option.startswith("--")]:
-        return f"{word}: is one value too many for {options[-1]}"
+        last = options[-1]
+        if prefix[-1] == last and word.lower() in ("true", "yes", "on", "1"):
+            return f"{last}: is a switch; leave out {word!r}"
+        if prefix[-1] == last and word.lower() in ("false", "no", "off", "0"):
+            return f"{last}: is a switch; write --no-{last[2:]} instead of {last} {word}"
+        return f"{word}: is one value too many for {last}"
     recipes = getattr(verb, "about", dict[str, Any])().get("recipes", ())
-    guess = next((name for name in ("run", "data", "log", "out", "reference") if name in names), "")
+    likely = ["logits"] if Path(word).suffix.lower() in _LOGITS else []
+    likely += ["run", "data", "log", "out", "reference"]
+    guess = next((name for name in likely if name in names), "")
     guess = "config" if word in recipes else guess
     hint = f"; did you mean {flag(guess)} {word}?" if guess else ""
     return f"{word}: belongs to an option{hint}"

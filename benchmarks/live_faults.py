@@ -148,9 +148,9 @@ class Seen:
             self.states.setdefault(moment.status.name, moment.status.text)
         for update in moment.updates:
             if update.final and self.source.began and self.source.began < now:
-                spoken = not (moment.doubt or getattr(moment, "unsure", ""))
+                spoken = not (moment.fault or getattr(moment, "unsure", ""))
                 self.finals.append((update.sentence.split(), normalise(moment.said).split(),
-                                    bool(moment.doubt), spoken))
+                                    bool(moment.fault), spoken))
 
     def shown(self) -> str:
         "The states shown, but those before the first bin and after the last one."

@@ -225,3 +225,21 @@ def test_records_beside_a_run(here, refused):
     (here / "seeds/seed_1.txt").mkdir(parents=True)
     told = refused(f"{TRAIN} --steps 2 --out seeds --seeds 1 2 --side-by-side")
     assert "seeds/seed_1.txt: is not a plain file" in told
+
+
+WRONG_PATHS = {  # a command with another path than was meant -> what is said
+    "eval --run gru/checkpoints --data data": "it has no config.json; give gru",
+    "eval --run gru/config.json --data data": "it has no config.json; give gru",
+    "eval --run grus --data data": "grus: is not a run folder; it does not exist",
+    "train --config gru --data data --out new": "gru/config.json has the settings of a run",
+    "train --config tiny --data data --out data": "data: holds recordings; choose another folder",
+    "validate data/hdf5_data_final/t15.2023.08.11/data_train.hdf5": "is a file; give the folder that holds all sessions",
+    "validate datas": "datas: no such folder",
+}
+
+
+@pytest.mark.parametrize("command", WRONG_PATHS)
+def test_the_path_that_was_meant_is_named(command, here, refused):
+    (data,) = (here / "data").glob("**/data_train.hdf5")
+    command = command.replace("t15.2023.08.11", data.parent.name)
+    assert WRONG_PATHS[command.replace(data.parent.name, "t15.2023.08.11")] in refused(command)

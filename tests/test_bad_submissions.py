@@ -120,6 +120,8 @@ def test_refused_in_one_line(here: Path, refused: Callable) -> None:
         for name, content in before.items():
             Path(name).write_bytes(content)
     assert main(SCORE.split()) == main(NBEST.split()) == main("check-submission new.csv --data data".split()) == 0
+    assert main("submit --nbest new.csv --data data --out again.csv".split()) == 0, "a table whose ids are a submission's"
+    assert Path("again.csv").read_bytes() == Path("new.csv").read_bytes()
     for path in Path("data").rglob("data_test.hdf5"):
         path.unlink()
     assert "data_test.hdf5" in refused("check-submission said.csv --data data")

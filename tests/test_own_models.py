@@ -96,6 +96,31 @@ def test_an_edited_file(here: Path, capsys: pytest.CaptureFixture, monkeypatch: 
     assert main(decode) == 0 and (here / "run/decode/val/nbest.jsonl").read_bytes() != lists
 
 
+OUTPUTS = {  # what a network of one's own does -> the status of b2t train, and what is said
+    ".softmax(-1)": (0, "the network returns probabilities; leave the softmax out"),
+    ", None": (2, "its network returned a tuple; expected the logits alone"),
+    "[:, 1:]": (2, "pad convolutions"),
+}
+
+
+@pytest.mark.parametrize("ending", OUTPUTS)
+def test_what_a_network_returns(ending: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    status, told = OUTPUTS[ending]
+    (here / "own.py").write_text(f"{OWN.rstrip()}{ending}\n")
+    fresh(monkeypatch)
+    command = "train --data data --out other --model own.py:Own --steps 2 --eval-every 0 --batch-size 4 --device cpu"
+    assert main(command.split()) == status
+    said = capsys.readouterr()
+    assert told in said.out + said.err
+
+
+def test_settings_that_cannot_be_recorded_are_refused_before_training(here: Path, monkeypatch: pytest.MonkeyPatch, refused) -> None:
+    (here / "own.py").write_text(OWN.replace("num_classes: int = 41", "num_classes: int = 41\n    sizes: list = None"))
+    fresh(monkeypatch)
+    said = refused("train --data data --out other --model own.py:Own --steps 2 --eval-every 0 --batch-size 4 --device cpu")
+    assert "cannot be recorded: model.sizes" in said and not (here / "other/config.json").exists()
+
+
 def test_show_names_what_can_be_typed(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe that it began with, and commands with the model's file; other shapes are refused in one line."""
     assert main("show run".split()) == 0

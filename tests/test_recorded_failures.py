@@ -3,8 +3,11 @@
 The other failures have tests where the table says: test_failures.py, test_xla_failures.py, and cells of notebooks.
 """
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -116,3 +119,68 @@ def test_options_of_the_reports_are_answered_by_name() -> None:
         with pytest.raises(KitError) as refusal:
             parse(["train", "--out", "run", name])
         assert "--device" not in str(refusal.value) and "--precision" not in str(refusal.value)
+
+
+LINES = {  # a command line as somebody else's program would have it -> what is said
+    "evaluate --run run": "did you mean `b2t eval`?",
+    "predict --run run": "did you mean `b2t decode`?",
+    "lm train text.txt": "did you mean `b2t lm build`?",
+    "--data data train": "--data is no verb; the verb comes first",
+    "-v": "-v is no verb",
+    "decode logits.npz": "did you mean --logits logits.npz?",
+    "decode run": "did you mean --run run?",
+    "decode --tune=true --run run": "--tune: is a switch; leave out 'true'",
+    "decode --tune False --run run": "--tune: is a switch; write --no-tune instead of --tune False",
+    "combine a.csv b.csv -o c.csv": "-o: is no option here; names of options are written out",
+    "score --hyp a.csv --ref b.csv": "--hyp: is no option here; use --hypothesis",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lines_of_other_programs_are_answered(line: str) -> None:
+    with pytest.raises(KitError) as refusal:
+        parse(line.split())
+    assert LINES[line] in str(refusal.value)
+
+
+@pytest.mark.parametrize("closed, columns", [(">&-", 80), ("2>&-", 80), (">&- 2>&-", 80), ("", 3)])
+def test_help_needs_neither_a_terminal_nor_a_wide_one(closed: str, columns: int, tmp_path: Path) -> None:
+    "A stream that the shell closed, and a window of three columns."
+    said = tmp_path / "said.csv"
+    said.write_text("id,text\n0,hello\n")
+    for verb in ("--help", "score --help", f"score {said} {said} --json {tmp_path / 'score.json'}"):
+        line = f"{sys.executable} -m b2t_kit {verb} {closed}"
+        done = subprocess.run(["sh", "-c", line], env={**os.environ, "COLUMNS": str(columns)}, capture_output=True, timeout=60)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "score.json").exists()
+
+
+IDLE = {  # options that would do nothing in their command -> what is said
+    "live --run run --keep-features": "--keep-features: needs --keep",
+    "live --run run --host 0.0.0.0": "--host: needs --page",
+    "live --run run --port 80": "--port: needs --page",
+    "live --run run --origin https://b2t": "--origin: needs --page",
+    "live --run run --source 127.0.0.1:5560 --trials 3": "--trials: is for a recording",
+    "live --run run --source 127.0.0.1:5560 --pace 2": "--pace: is for what is played or simulated",
+    "live --run run --source recording --say hello": "--say: is for a simulated participant",
+    "live --run run --say hello --split test": "--split: is for a recording",
+    "submit --nbest nbest.jsonl --out new.csv --device cpu": "--device: is for decoding",
+    "lm build text.txt --leaks drop --out new.arpa": "--leaks: needs --exclude",
+    "fetch --out new --lm t15-5gram --set t12": "--set: is for recordings, not for --lm",
+    "fetch --out new --lm t15-5gram --baseline": "--baseline: is for recordings, not for --lm",
+    "fetch --out new --set t12 --source kaggle": "--source: is for T15's copy task",
+    "fetch --out new --source kaggle --token-file token": "--token-file: is for Dryad",
+    "decode --run run --adapt-lr 0.1": "--adapt-lr: needs --adapt",
+    "decode --run run --combine average": "--combine: needs --runs",
+    "decode --run run --tokens tokens.txt": "--tokens: needs --logits",
+    "decode --logits logits.npz --split test": "--split: is for a run",
+}
+
+
+@pytest.mark.parametrize("line", IDLE)
+def test_an_option_that_would_do_nothing_is_refused(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "A family that writes --keep-features without --keep believes that the recording is kept."
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KitError) as refusal:
+        parse(line.split()).act()
+    assert IDLE[line] in str(refusal.value) and not any(tmp_path.iterdir())

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
 from b2t_kit.decode.decode import LogitsFile
+from b2t_kit.decode.files import read_trials
 from b2t_kit.decode.search import parse_hotwords
 from b2t_kit.speech.sentences import load_sentences
 from b2t_kit.lm.build import read_tokens
@@ -124,7 +126,49 @@ def test_what_another_program_wrote_is_scored_and_voted_on(name, capsys):
     assert [line.rpartition(",")[2] for line in Path("new.csv").read_text().split("\n")[1:-1]] == list(SAID)
 
 
+SHUFFLED = {  # a file whose lines are in another order than the trials
+    "ids.csv": "id,text\n2,{2}\n0,{0}\n1,{1}\n",
+    "floating.csv": "id,text\n2.0,{2}\n0.0,{0}\n1.0,{1}\n",
+    "floating.json": '[{{"id": 2.0, "text": "{2}"}}, {{"id": 0.0, "text": "{0}"}}, {{"id": 1.0, "text": "{1}"}}]',
+    "files.csv": "id,text\n2.wav,{2}\n0.wav,{0}\n1.wav,{1}\n",
+    "paths.csv": "file,text\nday/2.wav,{2}\nday/0.wav,{0}\nday/1.wav,{1}\n",
+    "numbered.txt": "utt2 {2}\nutt0 {0}\nutt1 {1}\n",
+    "short places.csv": "session,block,trial,file,text\nday,2,0,a.npy,{2}\nday,1,0,a.npy,{0}\nday,1,4,a.npy,{1}\n",
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_trials_are_found_by_their_numbers(name, capsys):
+    written(name, SHUFFLED[name].format(*SAID))
+    written("said.csv", "id,text\n" + "".join(f"{number},{text}\n" for number, text in enumerate(SAID)))
+    assert main(["score", name, "said.csv"]) == 0 and "0/11 words" in capsys.readouterr().out
+    assert main(["combine", name, "said.csv", "--out", "new.csv"]) == 0
+    if name in ("ids.csv", "floating.csv", "floating.json", "files.csv"):
+        assert Path("new.csv").read_text() == Path("said.csv").read_text(), "in the order of a submission"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_table_of_a_spreadsheet_is_read(encoding, capsys):
+    Path("decoded.csv").write_bytes("id,text\r\n0,i don\u2019t know\r\n".encode(encoding))
+    assert main(["score", "decoded.csv", written("said.csv", "id,text\n0,i don't know\n")]) == 0
+    assert "0/3 words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("start, told", [(b"\x1f\x8b\x08", "compressed with gzip"), (b"caf\xe9", "save it as UTF-8")])
+def test_what_is_no_text_is_named(start, told, capsys):
+    Path("decoded.csv").write_bytes(start)
+    assert main(["score", "decoded.csv", written("said.csv", "id,text\n0,no\n")]) == 2
+    assert "decoded.csv: " in (line := capsys.readouterr().err) and told in line
+
+
 REFUSED = {  # name -> content, what the message must have
+    "numbers in another order.csv": ("trial_index,text\n2,a\n0,b\n1,c\n", "'trial_index' may name the trials"),
+    "an index in another order.csv": (",text\n2,a\n0,b\n1,c\n", "the column without a name may name the trials"),
+    "floats in another order.csv": ("row,text\n2.0,a\n0.0,b\n1.0,c\n", "'row' may name the trials"),
+    "no block.csv": ("session,trial,text\nday,2,a\nday,0,b\nday,1,c\n", "'session' and 'trial' may name the trials"),
+    "no header.txt": ("0,a\n1,b\n2,c\n", "line 1: begins with '0,a'"),
+    "bars.txt": ("utt0|a\nutt1|b\nutt2|c\n", "line 1: begins with 'utt0|a'"),
+    "a truth for an id.json": ('[{"id": true, "text": "a"}]', "entry 1: id is true"),
     "no text.csv": ("id,output\n0,a\n1,b\n2,c\n", "line 1: no column says"),
     "two texts.csv": ("id,pred,hyp\n0,a,a\n1,b,b\n2,c,c\n", "could both be meant"),
     "a reference.csv": ("id,sentence_label\n0,a\n1,b\n2,c\n", "no column says what was decoded"),
@@ -183,8 +227,9 @@ OTHER_ROWS = {  # what became of a decoder's sentences -> what combine says, and
     "worse": (lambda rows: [row.replace("s ", " ") for row in rows], "", ""),
     "a row late": (lambda rows: ["nothing", *rows[:-1]], "if it were moved by 1 row", "if it were moved by 1 row"),
     "two rows early": (lambda rows: [*rows[2:], "no", "no"], "if it were moved by 2 rows", "if it were moved by 2 rows"),
-    "from the end": (lambda rows: rows[::-1], "shares hardly a word", ""),
-    "one for all": (lambda rows: ["what else"] * len(rows), "shares hardly a word", ""),
+    "from the end": (lambda rows: rows[::-1], "shares hardly a word", "12 of 12 sentences in c.csv fit other rows"),
+    "sorted": (lambda rows: sorted(rows), "shares hardly a word", "sentences in c.csv fit other rows"),
+    "one for all": (lambda rows: ["what else"] * len(rows), "shares hardly a word", "hardly a word of its reference"),
     "stopped": (lambda rows: [row if number < 6 else "" for number, row in enumerate(rows)], "have no words", "have no words"),
 }
 
@@ -237,6 +282,24 @@ def test_references_and_the_order_of_classes_are_part_of_the_logits(capsys):
     assert main("combine said.csv out/sentences.csv --tokens tokens.txt --out new.csv".split()) == 2
 
 
+def test_lists_and_batches_of_logits_are_whole_or_named():
+    generator = np.random.default_rng(4)
+    arrays = [noisy_sentence(sentence, generator).astype(np.float32) for sentence in SAID]
+    tensors = list(map(torch.tensor, arrays))
+    torch.save({"epoch": 3, "logits": tensors}, "inside.pt")
+    assert [len(trial.logits) for trial in read_trials("inside.pt")] == list(map(len, arrays))
+    torch.save({"val": tensors, "test": tensors}, "two.pt")
+    with pytest.raises(KitError, match="two.pt: val holds several tensors"):
+        read_trials("two.pt")
+    shortest = min(map(len, arrays))
+    batch = np.stack([array[:shortest] for array in arrays])
+    np.savez("two.npz", raw=batch, smoothed=batch)
+    assert "raw (3), smoothed (3)" in read_trials("two.npz")[0].notes[0]
+    np.savez("scaled.npz", *(array * 1e-6 for array in arrays))
+    with pytest.raises(KitError, match="scaled.npz: .*were they scaled"):
+        LogitsFile("scaled.npz").read(Path())
+
+
 @pytest.mark.parametrize("content", ["utt1 hello there\nutt2 you\n", "hello there (utt-1)\nyou (utt-2)\n"])
 def test_names_of_utterances_are_no_words_of_a_corpus(content, capsys):
     written("corpus.txt", content)
@@ -253,3 +316,24 @@ def test_a_table_of_recordings_is_read_as_a_hypothesis_and_that_is_said(name, co
     assert "which usually is what was said" in capsys.readouterr().err
     read_table(name, "said")
     assert "usually" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028", "\x85"], ids=["LF", "CRLF", "CR", "U+2028", "U+0085"])
+def test_lines_of_a_corpus_end_however_they_end(end, capsys):
+    "So that each is a sentence, and one that will be scored is found."
+    Path("corpus.txt").write_bytes(end.join(["i see you", "it is cold", "no"]).encode())
+    Path("scored.txt").write_text("it is cold\n")
+    assert main("lm build corpus.txt --order 2 --exclude scored.txt --out new.arpa".split()) == 2
+    assert "'it is cold' (corpus.txt, line 2)" in capsys.readouterr().err
+    assert main("lm build corpus.txt --order 2 --out new.arpa".split()) == 0
+    assert "<s> it" in Path("new.arpa").read_text() and "letters on average" not in capsys.readouterr().err
+
+
+def test_a_corpus_in_paragraphs_or_given_twice_is_told(capsys):
+    written("corpus.txt", "It is cold. She said hello. We can go there now. " * 9 + "\n")
+    assert main("lm build corpus.txt --order 1 --out new.arpa".split()) == 0
+    assert "a sentence a line" in capsys.readouterr().err
+    assert main("lm build corpus.txt ./corpus.txt --order 1 --out new.arpa".split()) == 2
+    assert "is given twice" in capsys.readouterr().err
+    written("film.srt", "1\n00:01\nno\n2\n00:02\nyes\n3\n00:03\nyes\n")
+    assert main("lm build film.srt --order 1 --out new.arpa".split()) == 2 and "film.srt: line" in capsys.readouterr().err

@@ -70,7 +70,7 @@ class SentenceBins:
             if not update.final:
                 continue
             features = self._cut(update)
-            if features is not None and update.words and not moment.doubt:
+            if features is not None and update.words and not moment.fault:
                 yield self._finished(update, features, is_believed=not moment.unsure)
 
     def _cut(self, update: Any) -> np.ndarray | None:  # (T, C) float32; None if its beginning is gone

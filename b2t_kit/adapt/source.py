@@ -143,7 +143,7 @@ class AdaptedRun(RunLogits):
         cache = CachedFiles([folder / "logits.hdf5", folder / "adapt.json"], key)
         path, record = cache.paths
         if not cache.fresh:
-            cache.forget()
+            cache.invalidate()
             with (
                 open_device(self.device, self.precision) as device,
                 Recordings(self.data, self.split) as recordings,
@@ -156,7 +156,7 @@ class AdaptedRun(RunLogits):
                     path, ((info, rows[index]) for index, info in enumerate(recordings.infos))
                 )
             save_json(record, {"trials": state.trials})
-            cache.seal()
+            cache.commit()
             shutil.rmtree(state.folder)
         return read_split(path, folder, logits.selections).calibrated(logits.calibration)
 

@@ -150,9 +150,6 @@ class CachedFiles:
             {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}},
         )
 
-    forget = invalidate  # the former names
-    seal = commit
-
 # %% ../../nbs/core/cache.ipynb #84e05a15
 def read_manifest(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> mark
     "Return the manifest beside the first of some cached files, which need not be as written; empty if it is damaged."

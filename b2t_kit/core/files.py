@@ -5,6 +5,7 @@
 # %% ../../nbs/core/files.ipynb #ce9a9d87
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -326,12 +327,28 @@ def read_bytes(path: str | Path) -> bytes:
     return data
 
 # %% ../../nbs/core/files.ipynb #c8a095f6
+_NO_TEXT = {  # how other files begin
+    b"\x1f\x8b": "compressed with gzip; unpack it",
+    b"PK\3\4": "a zip archive or a spreadsheet, not text; save its table as CSV",
+    b"\x89HDF": "an HDF5 file, not text",
+}
+
+
 def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" line ends
-    "Return the text of a UTF-8 file."
+    "Return the text of a file in UTF-8, or in UTF-16 with a byte order mark."
+    data = read_bytes(path)
+    for start, kind in _NO_TEXT.items():
+        if data.startswith(start):
+            raise KitError(f"{path}: is {kind}")
+    is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from spreadsheets
     try:
-        return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        text = data.decode("utf-16" if is_wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+        raise KitError(
+            f"{path}: cannot be read as UTF-8 text ({error.reason} at byte {error.start}); save it "
+            "as UTF-8"
+        ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 # %% ../../nbs/core/files.ipynb #8d97db38
 def parse_json(text: str | bytes) -> Any:

@@ -219,6 +219,8 @@ def _forget_output() -> None:
 # %% ../../nbs/core/program.ipynb #3319ccf2
 def run_program(action: Callable[[], int]) -> int:
     "Run a command: an error becomes one line and status 2, a signal one line and status 128 + its number."
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed by the shell: b2t ... >&-
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a file's name or a sentence may not be printable here

@@ -441,8 +441,6 @@ class TrialInfo:
         "Session, block and number, by which submissions are sorted."
         return self.session, self.block, self.number
 
-    place = key  # the former name
-
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
     "Return a trial's index entry, from its attributes; raise `Fault` if one of them is wrong."
@@ -582,7 +580,9 @@ def find_recordings(
         ]
         context = f"looked in and below {', '.join(map(str, roots))}: "
     elif not starts[0].is_dir():
-        raise KitError(f"{path}: no such folder")
+        is_file = starts[0].exists()
+        problem = "is a file; give the folder that holds all sessions" if is_file else "no such folder"
+        raise KitError(f"{path}: {problem}")
     levels = [level for start in starts for level in (
         start, start / "hdf5_data_final", *sorted(start.glob("*/hdf5_data_final")))]
     matches = {level.resolve(): level for level in levels if sessions_of(level)}

@@ -84,11 +84,6 @@ class SplitLogits:
         return replace(self, trials=trials, calibration=calibration)
 
     @property
-    def chose(self) -> frozenset[tuple[str, str]]:
-        "The former name of `selections`."
-        return self.selections
-
-    @property
     def order(self) -> ClassOrder:
         "The label set of the decoder."
         return self.trials[0].order if self.trials else PHONEME_ORDER
@@ -203,6 +198,12 @@ class LogitsFile(LogitSource):
 
     def training(self) -> tuple[str, ...]:
         return self.origin.training() if self.origin else ()
+
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
+        try:
+            return super().calibration(trials, folder)
+        except KitError as error:
+            raise KitError(f"{self.path}: {error}") from error
 
     def raw(self, folder: Path) -> SplitLogits:
         path = Path(self.path)

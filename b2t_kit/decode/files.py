@@ -38,6 +38,23 @@ from ..text.phonemes import PHONEMES, SILENCE, collapse, normalise
 from ..text.tables import UNNAMED, keys_of, read_sentence
 
 # %% ../../nbs/decode/files.ipynb #68dd3f85
+_DEEP = 30.0  # times as far below the best value as most others; logits of networks are up to 10
+_GAP = 10.0  # times the extent of the values above it
+
+
+def _without_marks(rows: np.ndarray) -> np.ndarray:  # (P, C)
+    "Return logits with minus infinity for marks such as -1e9, which rule out classes."
+    high = float(rows.max())
+    depth = high - float(rows.min())
+    if not math.isfinite(depth) or depth <= _DEEP * (high - float(np.quantile(rows, 0.9))):
+        return rows
+    values = np.sort(rows, axis=None).astype(np.float64)
+    above = int(np.argmax(np.diff(values))) + 1
+    if values[above] - values[above - 1] <= _GAP * (high - values[above]):
+        return rows
+    return np.where(rows < values[above], np.array(-np.inf, rows.dtype), rows)
+
+
 def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # (P, 41) float32 or float64
     "Return the logits of one trial as an array."
     rows = np.asarray(logits)
@@ -72,7 +89,7 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
         raise KitError(f"{name}: are probabilities; give logits, or the logarithms of these")
     if low >= 0 and (rows.min(axis=1) == 0).all() and (rows == rows.round()).all():
         raise KitError(f"{name}: are whole numbers, 0 or above; give logits, not classes or counts")
-    return rows
+    return _without_marks(rows)
 
 # %% ../../nbs/decode/files.ipynb #f6e8059b
 @dataclass(frozen=True)
@@ -94,8 +111,6 @@ class LogitTrial:
     def key(self) -> tuple[str, int, int]:
         "Session, block and number, by which submissions are sorted."
         return self.session, self.block, self.number
-
-    place = key  # the former name
 
 # %% ../../nbs/decode/files.ipynb #4d464205
 def trial_keys_of(names: Iterable[str]) -> list[tuple[str, int, int]]:
@@ -282,6 +297,24 @@ def _unzipped(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     return arrays, [part.filename for part in parts if part not in members]
 
 # %% ../../nbs/decode/files.ipynb #ea40c2d5
+def _holds_tensors(part: Any) -> bool:
+    "Return whether a list, a tuple or a dictionary has a tensor in it."
+    values = part.values() if isinstance(part, dict) else part
+    return any(hasattr(value, "is_sparse") for value in values)
+
+
+def _unwrapped(content: Any) -> Any:
+    "Return what a file of PyTorch holds: its one list or dictionary of tensors, if it has no others."
+    if not isinstance(content, dict) or _holds_tensors(content):
+        return content
+    parts = [
+        part
+        for part in content.values()
+        if isinstance(part, (dict, list, tuple)) and _holds_tensors(part)
+    ]
+    return parts[0] if len(parts) == 1 else content
+
+
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     if not regular_file(path).exists():
@@ -303,11 +336,16 @@ def _arrays_in(path: Path) -> dict[str, np.ndarray]:
         if path.suffix.lower() in (".pt", ".pth"):
             import torch
 
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _unwrapped(torch.load(path, map_location="cpu", weights_only=True))
             parts = content.items() if isinstance(content, dict) else enumerate(
                 content if isinstance(content, (list, tuple)) else [content])
             tensors = dict[str, torch.Tensor]()
             for name, part in parts:
+                if isinstance(part, (dict, list, tuple)) and _holds_tensors(part):
+                    raise KitError(
+                        f"{path}: {printable(name)} holds several tensors; save each by the name "
+                        "of its trial: torch.save({name: tensor}, path)"
+                    )
                 if (
                     isinstance(part, list)
                     and part
@@ -419,6 +457,12 @@ def trials_of(
     trials, numbers called lengths cut them, and all else is left out."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
     notes: tuple[str, ...] = ()
+    if len(batches) > 1 and any(len(arrays[name]) > 1 for name in batches):
+        listed = ", ".join(f"{printable(name)} ({len(arrays[name])})" for name in batches[:5])
+        notes = (
+            f"{len(batches)} arrays of trials, whose trials are counted on from one to the next: "
+            f"{listed}; leave out those of other recordings or networks",
+        )
     if len(batches) == 1:
         rows = arrays[batches[0]]
         if not rows.size:
@@ -531,6 +575,24 @@ def _disguised(rows: np.ndarray) -> str:
     return ""
 
 # %% ../../nbs/decode/files.ipynb #e9d666f8
+def _alike(trials: Sequence[LogitTrial]) -> int:
+    "Return how many trials sound like one of the first, whose sentence is not known to be theirs."
+    if len(trials) < _MANY:
+        return 0
+    paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
+    most = 0
+    for first, path in list(zip(trials, paths))[:5]:
+        count = 0
+        for trial, other in zip(trials, paths):
+            is_known = trial.truth is not None and trial.truth == first.truth
+            is_long = len(other) >= _MANY  # a word or two can be said again
+            count += (
+                is_long and not is_known and Levenshtein.normalized_distance(path, other) < 0.25
+            )
+        most = max(most, count)
+    return most
+
+
 def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     "Say which trials cannot be what one network made of different recordings, whatever its classes are."
     said = []
@@ -541,6 +603,11 @@ def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
         said.append(
             f"{copies} of {many} trials are exact copies of others: was one trial written for "
             "several?"
+        )
+    elif (alike := _alike(trials)) > 0.6 * many:
+        said.append(
+            f"{alike} of {many} trials have nearly the same sounds: was one sentence said each "
+            "time, or one trial written for several?"
         )
     frames = sum(len(trial.logits) for trial in trials)
     still = sum(int((trial.logits[1:] == trial.logits[:-1]).all(axis=1).sum()) for trial in trials)
@@ -769,8 +836,6 @@ class DecodedTrial:
     def key(self) -> tuple[str, int, int]:
         "Session, block and number, by which submissions are sorted."
         return self.session, self.block, self.trial
-
-    place = key  # the former name
 
     @property
     def sentence(self) -> str:

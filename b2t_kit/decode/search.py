@@ -534,7 +534,9 @@ def parse_hotwords(
             if fields:
                 forms[word] = (parse_pronunciation(" ".join(fields).upper()),)
         except (KitError, ValueError) as error:
-            raise KitError(f"{source}, line {number}: {error}") from None
+            is_list = any(mark in part for part in (head, *fields) for mark in ",;")
+            hint = "; write a name a line, without commas" if is_list else ""
+            raise KitError(f"{source}, line {number}: {error}{hint}") from None
         for one, spoken in forms.items():
             previous = hotwords.get(one, Hotword(one, ()))
             added = previous.boost if boost is None else boost

@@ -21,7 +21,8 @@ from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
 from .files import read_nbest
-from ..text.metrics import Edits, Rate, by_groups, count_edits, edits, rate_of, row_shift
+from ..text.metrics import FEWEST_ROWS, Edits, Rate, by_groups, count_edits, edits, misplaced
+from ..text.metrics import rate_of, row_shift
 from ..text.phonemes import normalise
 from ..text.tables import TRIAL_KEY, Table, align_tables, likeliest, read_sentences
 from ..text.tables import read_table
@@ -133,7 +134,7 @@ def check_submission(
 
 # %% ../../nbs/decode/submission.ipynb #1682b1bb
 def write_submission(
-    sentences: Mapping[tuple[str, int, int], str],  # session, block and trial number -> the sentence as decoded
+    sentences: Mapping[tuple, str],  # session, block and trial number, or (id,) -> the sentence as decoded
     out: str | Path,  # the submission to write; an older one is replaced
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     name: str | Path = "sentences",  # of their source in messages
@@ -141,6 +142,9 @@ def write_submission(
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
         keys = [info.key for info in submission_order(recordings.infos)]
+    numbers = {(number,): key for number, key in enumerate(keys)}
+    if sentences.keys() == numbers.keys():  # a submission, whose ids are in this order
+        sentences = {key: sentences[number] for number, key in numbers.items()}
     foreign = sorted(sentences.keys() - set(keys))
     absent = sorted(set(keys) - sentences.keys())
     if foreign or absent:
@@ -177,10 +181,11 @@ def write_table(
 ) -> None:
     "Write sentences as a table."
     ids = all(len(key) == 1 for key in sentences)
+    rows = sorted(sentences.items()) if ids else sentences.items()
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_HEADER.split(",") if ids else (*TRIAL_KEY, "text"))
-    for key, sentence in sentences.items():
+    for key, sentence in rows:
         table.writerow([*map(csv_text, key), submission_text(sentence)])
     write_atomically(path, text.getvalue())
 
@@ -261,12 +266,22 @@ def _score_notes(
             )
         if silent := sum(not words for words in side):
             notes.append(f"note: {silent} of {len(side)} sentences in {name} have no words")
+    name = Path(tables[1].path).name
     if shift := row_shift(*sides):
         rows = f"{abs(shift)} row{'s' if abs(shift) > 1 else ''}"
         notes.append(
-            f"note: {Path(tables[1].path).name} would fit if it were moved by {rows}; are these "
-            "sentences of the same trials, in the same order?"
+            f"note: {name} would fit if it were moved by {rows}; are these sentences of the same "
+            "trials, in the same order?"
         )
+    elif (moved := misplaced(*sides)) > 0.3 * len(sides[1]):
+        notes.append(
+            f"note: {moved} of {len(sides[1])} sentences in {name} fit other rows than their own; "
+            "are both files in the same order?"
+        )
+    elif len(sides[0]) >= FEWEST_ROWS and count_edits(*sides).edits.sum() > 0.8 * sum(
+        max(len(true), len(decoded)) for true, decoded in zip(*sides)
+    ):
+        notes.append(f"note: {name} has hardly a word of its reference; are these the same trials?")
     if len({read_bytes(table.path) for table in tables}) == 1:
         notes.append("note: both files have the same content")
     return tuple(notes)

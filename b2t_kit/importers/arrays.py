@@ -7,6 +7,7 @@ __all__ = ['TABLE_COLUMNS', 'Own', 'read_rows', 'whole_number', 'check_columns',
 
 # %% ../../nbs/importers/arrays.ipynb #5f8eb6c2
 import csv
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from ..data.dataset import UNCONFIRMED, Fault, Signal, open_dataset, open_file, 
 from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
 from .layout import MOST_ROWS, member
 from ..text.phonemes import normalise
+from ..text.tables import EITHER, TEXTS
 
 # %% ../../nbs/importers/arrays.ipynb #978751f9
 _OWN_LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", "_")  # with labels "characters"; _ is a space
@@ -128,7 +130,7 @@ def _open_rows(
     inside: str,  # path of the dataset in an HDF5 file
 ) -> tuple[Any, h5py.File | None]:  # (T, C), not read yet; and the file that must stay open
     "Return the rows of a file; raise `Fault` if there are none."
-    if path.suffix != ".npy":
+    if path.suffix.lower() != ".npy":
         file = open_file(path)
         return read_rows(file, inside), file
     try:
@@ -154,11 +156,12 @@ def _open_rows(
 # %% ../../nbs/importers/arrays.ipynb #7abcf089
 def _file_beside(folder: Path, name: str) -> Path:
     "Return the path of a file of the table; raise `KitError` if it is elsewhere, or of another kind."
-    file = Path(name)
+    file = Path(name.replace("\\", "/"))
     if file.is_absolute() or ".." in file.parts:
         raise KitError(f"file is '{name[:60]}', expected a file beside the table")
-    if file.suffix not in (".npy", ".nwb", ".hdf5", ".h5"):
-        reader = {".npz": "numpy.load(file)", ".mat": "scipy.io.loadmat(file)"}.get(file.suffix)
+    suffix = file.suffix.lower()
+    if suffix not in (".npy", ".nwb", ".hdf5", ".h5"):
+        reader = {".npz": "numpy.load(file)", ".mat": "scipy.io.loadmat(file)"}.get(suffix)
         remedy = f"; for each trial: numpy.save(name, {reader}['NAME'])" if reader else ""
         raise KitError(f"file is '{name[:60]}', expected a .npy, .nwb or .hdf5 file{remedy}")
     return folder / file
@@ -167,9 +170,10 @@ def _file_beside(folder: Path, name: str) -> Path:
 def whole_number(row: dict[str, str], name: str, empty: str = "") -> int:
     "Return a cell of the table."
     text = row.get(name) or empty
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+    number = re.fullmatch(r"([0-9]{1,9})(?:\.0+)?", text, re.ASCII)
+    if number is None:
         raise KitError(f"{name} is '{text[:20]}', expected a whole number")
-    return int(text)
+    return int(number[1])
 
 # %% ../../nbs/importers/arrays.ipynb #cc0820d5
 def check_columns(path: Path, names: Sequence[str]) -> None:
@@ -182,6 +186,9 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
             f"needs the column {wrong[0]} once; expected {', '.join(TABLE_COLUMNS)}, and "
             "start, stop and sentence where they are known",
         )
+    other = [name for name in names if name in (*EITHER, *TEXTS["said"])]
+    if "sentence" not in names and other:
+        raise Fault(path, "", "", f"column {other[0]!r}: call it sentence if it says what was said")
     if ("start" in names) != ("stop" in names):
         raise Fault(
             path, "", "", "has only one of the columns start and stop; give both or neither"
@@ -196,10 +203,12 @@ def _read_trials_table(folder: str | Path) -> Iterator[tuple[int, dict[str, str]
             f"{folder}: holds no trials.csv; it names the trials and the files that they "
             "are in"
         )
-    lines = read_text(path).splitlines()
-    # of spreadsheets
-    rows = csv.DictReader(lines, delimiter=";" if lines and ";" in lines[0] else ",")
-    names = rows.fieldnames or []
+    text = read_text(path)
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)  # of spreadsheets
+    table = io.StringIO(text, newline="")
+    rows = csv.DictReader(table, delimiter=delimiter, skipinitialspace=True)
+    names = [name.strip().casefold() for name in rows.fieldnames or []]
+    rows.fieldnames = names
     try:
         check_columns(path, names)
         for row in rows:
@@ -210,7 +219,8 @@ def _read_trials_table(folder: str | Path) -> Iterator[tuple[int, dict[str, str]
                     "",
                     f"needs a cell for each of {', '.join(names)[:99]}",
                 )
-            yield rows.line_num, {name: text.strip() for name, text in row.items()}
+            cells = {name: " ".join(cell.split("\n")).strip() for name, cell in row.items()}
+            yield rows.line_num, cells
     except csv.Error as error:
         raise Fault(path, f"line {rows.line_num}", "", f"cannot be read ({error})") from error
 

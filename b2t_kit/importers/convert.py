@@ -114,7 +114,8 @@ def join_bins(features: np.ndarray, times: int, counts: bool) -> np.ndarray:  # 
     "Join neighbouring bins: the sum of counts, the mean of anything else."
     length = len(features) // times * times
     parts = features[:length].reshape(-1, times, features.shape[1]).astype(np.float64)
-    return (parts.sum(1) if counts else parts.mean(1)).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinity is refused later
+        return (parts.sum(1) if counts else parts.mean(1)).astype(np.float32)
 
 # %% ../../nbs/importers/convert.ipynb #e36346cb
 def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
@@ -171,7 +172,9 @@ def _check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any,
             raise KitError(f"is the same as {duplicate}")
         if features.dtype.kind == "f" and not np.isfinite(features).all():
             first = tuple(np.argwhere(~np.isfinite(features))[0])
-            raise KitError(f"{features[first]:g} at bin {first[0]}, column {first[1]}")
+            empty = not np.isfinite(features[:, first[1]]).any()
+            remedy = "; where an electrode recorded nothing, write 0" if empty else ""
+            raise KitError(f"{features[first]:g} at bin {first[0]}, column {first[1]}{remedy}")
         if one.sentence is not None:
             check_text(one.sentence)
             labels = checked_labels(importer, one.sentence)
@@ -291,6 +294,9 @@ def order_notes(trials: Sequence[SourceTrial]) -> list[Note]:
     return notes
 
 # %% ../../nbs/importers/convert.ipynb #69a08dd8
+_WILD = 1_000_000  # times the spread of most columns: saturated amplifiers reach 10,000
+
+
 def _rate_notes(
     trials: Sequence[SourceTrial],
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
@@ -320,6 +326,34 @@ def _rate_notes(
             "of the trials?",
         )
     ]
+
+
+def _spread_notes(
+    trials: Sequence[SourceTrial],
+    scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
+) -> list[Note]:
+    "Return which columns vary a million times as much as others of their kind: one bin can do this."
+    notes = []
+    for group, (_, spreads) in scales.items():
+        one = next(trial for trial in trials if trial.scale == group)
+        width = len(spreads) // len(one.signal.kinds)
+        for number, kind in enumerate(one.signal.kinds):
+            part = spreads[number * width : (number + 1) * width]
+            usual = float(np.median(part[part > 1e-7])) if (part > 1e-7).any() else 0.0
+            wild = np.flatnonzero(part > _WILD * usual) + number * width
+            if usual and len(wild):
+                listed = ", ".join(map(str, wild[:5])) + (", ..." if len(wild) > 5 else "")
+                notes.append(
+                    Note(
+                        one.path,
+                        "",
+                        "",
+                        f"{kind}: {len(wild)} of {width} columns ({listed}) vary over {_WILD:,} "
+                        "times as much as the others, so that their z-scores say nothing; are "
+                        "there artefacts, or marks such as 1e9?",
+                    )
+                )
+    return notes
 
 # %% ../../nbs/importers/convert.ipynb #fa58ef56
 @dataclass
@@ -408,6 +442,7 @@ def write_day(
     folder = done.folder / day.session
     reasons = Counter[str]()
     done.notes += _rate_notes(trials, scales)
+    done.notes += _spread_notes(trials, scales)
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
         writers = {

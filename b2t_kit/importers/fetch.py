@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..cli import Folder, OptionalFile, Verb, wing
+from ..cli import Folder, OptionalFile, Verb, refuse, wing
 from ..core.errors import KitError
 from ..core.program import report_progress
 
@@ -44,6 +44,13 @@ class Fetch(Verb):
     def act(self) -> None:
         from b2t_kit.importers.download import fetch, fetch_language_model, read_token
 
+        if self.lm:
+            refuse(self, "is for recordings, not for --lm; leave it out",
+                   "set", "source", "baseline", "token_file")
+        if self.set:
+            refuse(self, "is for T15's copy task, not for --set; leave it out", "source", "baseline")
+        if self.source == "kaggle":
+            refuse(self, "is for Dryad; leave it out", "token_file")
         sets = wing("importers", "sets")
         token = read_token(self.token_file) if self.token_file else None
         options: dict[str, Any] = {"token": token, "tell": report_progress}

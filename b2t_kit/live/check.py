@@ -179,7 +179,7 @@ class KnownSentence:
         for update in moment.updates:
             if update.final:
                 self.finals += 1
-                if moment.doubt in ("", DISBELIEF):
+                if moment.fault in ("", DISBELIEF):
                     self._finish(update.began, update.bins, update.sentence)
         mark = moment.mark
         if not (self.is_english and mark and mark.number in self.finished):

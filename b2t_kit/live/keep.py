@@ -205,17 +205,17 @@ class Keeper:
         end = min(self.bins, update.bins)  # a piece may go on after the sentence
         first = max(self.first, end - (update.bins - update.began))
         self.first = end
-        if not moment.doubt:
+        if not moment.fault:
             self.decoded[self.number] = printable(update.sentence)
             self._set_line(self.number, self.decoded[self.number])
         self._event(
-            "unfinished" if moment.doubt else "final",
+            "unfinished" if moment.fault else "final",
             number=self.number,
             words=update.words,
             others=update.alternatives,
             reason=update.reason,
             said=printable(moment.said),
-            doubt=moment.doubt,
+            doubt=moment.fault,
             unsure=moment.unsure,
             bins=[first, end],
         )

@@ -148,7 +148,7 @@ def _sentence_entry(number: int, moment: Moment, update: Update) -> dict[str, An
         "others": update.alternatives,
         "choices": word_choices([word for word, _ in update.words], update.alternatives),
         "reason": REASONS.get(update.reason, update.reason),
-        "doubt": moment.doubt,
+        "doubt": moment.fault,
         "unsure": moment.unsure,
         "unknown": moment.unknown,
         "known": moment.known,
@@ -187,8 +187,8 @@ class Feed:
                 self._add(moment, update)
             if moment.mark:
                 self._mark(moment.mark)
-            if moment.updates or moment.doubt:  # of the words that are shown
-                self.now["doubt"] = moment.doubt
+            if moment.updates or moment.fault:  # of the words that are shown
+                self.now["doubt"] = moment.fault
             self.now["over"] = moment.over
 
     def _log(self, kind: str, entry: Any) -> None:

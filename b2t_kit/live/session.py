@@ -109,7 +109,7 @@ class Moment:
     arrived: float  # when the last of them came, by time.perf_counter
     updates: Sequence[Update] = ()
     said: str = ""  # the sentence that ends here, if the source knows it
-    doubt: str = ""  # what was wrong with the signal during the sentence of these bins; its words mean nothing
+    fault: str = ""  # what was wrong with the signal during the sentence of these bins; its words mean nothing
     unsure: bool = False  # the sentence that ends is hardly believed by the decoder itself
     unknown: tuple[str, ...] = ()  # for each word of that sentence: "", or the phonemes if no lexicon may have it
     known: tuple[str, ...] = ()  # of these phonemes, what is the sound of a word that is known
@@ -224,7 +224,7 @@ class PlainSession:
             self.ledger.add(update)
             if update.final:
                 self.finals += 1
-                if not moment.doubt:
+                if not moment.fault:
                     self.sentences.append((moment.said, update.sentence))
         for watcher in [*self.watchers]:
             try:
@@ -325,7 +325,7 @@ class JudgedSession(PlainSession):
             bins,
             arrived,
             updates,
-            doubt=state.sentence_fault or (DISBELIEF if state.belief == "untrusted" else ""),
+            fault=state.sentence_fault or (DISBELIEF if state.belief == "untrusted" else ""),
             unsure=has_ended and state.belief == "unsure",
             unknown=unknown,
             known=known_sounds(self.decoder.search.lexicon, unknown) if any(unknown) else (),

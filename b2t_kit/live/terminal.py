@@ -51,8 +51,8 @@ class Terminal:
                     else ""
                 )
                 prefix = (
-                    f"[not finished: {moment.doubt}] "
-                    if moment.doubt
+                    f"[not finished: {moment.fault}] "
+                    if moment.fault
                     else "[unsure] "
                     if moment.unsure
                     else ""

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from ..cli import UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun
-from ..cli import ReadsRecordings, ReadsRun, RunFolders, exactly_one
+from ..cli import ReadsRecordings, ReadsRun, RunFolders, exactly_one, refuse
 from ..core.errors import KitError, printable
 from ..core.program import SUCCESS, report_progress, wing
 from ..core.settings import TEMPERATURE
@@ -114,6 +114,7 @@ class Live(Speaks, ReadsRun, HasSettings):
     # better, and one request brings back the decoder of the morning
     adapt: bool = False
     LIMITS = {"port": (0, 65_535), "temperature": TEMPERATURE}
+    NEEDS = {"keep_features": "keep", "host": "page", "port": "page", "origin": "page"}
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
@@ -135,6 +136,12 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.speech.evaluate import training_recordings
 
         exactly_one(run=self.run, runs=self.runs)
+        if self.kind != "recording":
+            refuse(self, "is for a recording; leave it out", "split", "trials")
+        if self.kind != "participant":
+            refuse(self, "is for a simulated participant; leave it out", "say")
+        if self.kind not in ("recording", "participant"):
+            refuse(self, "is for what is played or simulated; leave it out", "pace")
         data = training_recordings(self.run or self.runs[0], self.data)
         is_typed = self.kind == "participant" and not self.say and not self.page
         source = _open_source(self, self.kind, data, is_typed or self.page, self.password)

@@ -491,6 +491,10 @@ def check_output(
 ) -> None:
     "Check that a network returned (B, P, classes) float32, with a frame for each patch."
     rows, bins, classes = shape
+    if not isinstance(logits, torch.Tensor):
+        raise KitError(
+            f"{name}: its network returned a {type(logits).__name__}; expected the logits alone"
+        )
     if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != classes:
         raise KitError(
             f"{name}: its network returned logits of shape "

@@ -8,6 +8,7 @@ __all__ = ['NARROW', 'TEMPERATURE_FILE', 'tempered', 'label_loss', 'golden_secti
 
 # %% ../../nbs/speech/calibrate.ipynb #8f48cc4d
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -201,6 +202,17 @@ def _ambiguous_fraction(trials: Iterable[np.ndarray]) -> float:  # 0.01 to 1
     return max(0.01, float((leads < _AMBIGUOUS * leads.mean()).mean()))
 
 # %% ../../nbs/speech/calibrate.ipynb #66a0b5f2
+def _in_reach(temperature: float) -> float:
+    "Return the temperature; raise `KitError` for logits that no network can mean."
+    low, high = TEMPERATURE
+    if low <= temperature <= high:
+        return temperature
+    raise KitError(
+        f"the logits are sensible only if they are divided by {temperature:.2g}, and those of a "
+        "network by about 1: were they scaled, or are some of them marks such as -1e9?"
+    )
+
+
 def estimate_temperature(
     trials: Sequence[np.ndarray], lacking: str = Calibration.lacking
 ) -> Calibration:
@@ -217,7 +229,8 @@ def estimate_temperature(
             low = middle
         else:
             high = middle
-    return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
+    temperature = _in_reach(unit * math.exp((low + high) / 2))
+    return Calibration(temperature, "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #c8e92c80
 # fraction of the sounds that differ from the labels: .61 to .9 where these are of other sentences;
@@ -265,6 +278,30 @@ _PRIOR = 10.0
 _FAR = 4.0  # times the estimate, or a part of it, that no network was found to need: it was .5 to 2
 
 
+_MISSING_FAR = 2.0  # times the estimate; 2.3 to 3.8 where every second or third frame was left out
+_MISSING = 0.12  # share of the labels: .12 to .24 there, and up to .09 at forty per cent of errors
+
+
+def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
+    "Say how many labels have no sound in the logits, if there are many, and hardly a sound too many."
+    kinds = Counter[str]()
+    for logits, labels in pairs:
+        steps = Levenshtein.editops(labels.tolist(), collapse(logits.argmax(axis=1)))
+        kinds.update(step.tag for step in steps)
+    share = kinds["delete"] / max(sum(len(labels) for _, labels in pairs), 1)
+    is_odd = kinds["delete"] > max(10 * kinds["insert"], kinds["replace"] / 1.5)
+    if share < _MISSING or not is_odd:
+        return ""
+    return (
+        f"{share:.0%} of the sounds of the labels are missing from the logits, and hardly any is "
+        "added: were frames left out, or is the network hardly trained?"
+    )
+
+
+def _are_probabilities(logits: np.ndarray) -> bool:
+    return bool((logits >= 0).all()) and np.allclose(logits.sum(axis=1), 1, atol=1e-2)
+
+
 def fit_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
     labels: Sequence[Sequence[int]],  # true classes of each
@@ -291,12 +328,16 @@ def fit_temperature(
         return loss(unit * math.exp(log)) + prior
 
     low, high = map(math.log, _REACH)
-    best = unit * math.exp(golden_section(height, low, high))
+    best = _in_reach(unit * math.exp(golden_section(height, low, high)))
     if not warning and not 1 / _FAR < best / estimate < _FAR:
         warning = (
             f"the temperature is {best / estimate:.2g} times what the logits alone suggest: are "
             "the labels theirs?"
         )
+    if all(map(_are_probabilities, trials)):
+        warning = "the network returns probabilities; leave the softmax out, and train it again"
+    elif not warning and best / estimate > _MISSING_FAR:
+        warning = _missing_sounds([pairs[index] for index in indices])
     used = [chosen_on[index] for index in indices] if chosen_on else []
     return Calibration(
         best, "fitted", len(indices), loss(1.0), loss(best), tuple(used), doubt=warning

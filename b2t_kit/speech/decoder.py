@@ -230,7 +230,11 @@ def load_decoder(run: str | Path) -> Decoder:
             sessions,
             f"published {name}",
         )
-    raise KitError(f"{run}: is not a run folder; it has no config.json")
+    if not run.exists():
+        raise KitError(f"{run}: is not a run folder; it does not exist")
+    within = [folder for folder in run.parents if (folder / "config.json").is_file()]
+    hint = f"; give {within[0]}" if within else ""
+    raise KitError(f"{run}: is not a run folder; it has no config.json{hint}")
 
 # %% ../../nbs/speech/decoder.ipynb #2449e322
 def recorded_settings(run: str | Path) -> SpeechRun:

@@ -9,6 +9,7 @@ __all__ = ['RECIPES', 'baseline', 'gpu_16gb', 'tiny', 'linear', 'noise_gru_tiny'
 # %% ../../nbs/speech/recipes.ipynb #a574be35
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from ..core.errors import KitError
 from ..data.batches import Augment, BatchConfig
@@ -151,5 +152,7 @@ RECIPES: dict[str, Callable[[], SpeechRun]] = {
 def recipe(name: str) -> SpeechRun:
     "Return the settings of a named run."
     if name not in RECIPES:
-        raise KitError(f"recipe '{name}' is unknown; there are {', '.join(RECIPES)}")
+        settings = Path(name) / "config.json"
+        hint = f"; {settings} has the settings of a run" if settings.is_file() else ""
+        raise KitError(f"recipe '{name}' is unknown; there are {', '.join(RECIPES)}{hint}")
     return RECIPES[name]()

@@ -96,6 +96,9 @@ def build_language_model(
     )
     if missing := [text for text in texts if not Path(text).exists()]:
         raise KitError(f"{missing[0]}: there is no such text file or folder of recordings")
+    for number, text in enumerate(texts):
+        if any(Path(text).samefile(other) for other in texts[:number]):
+            raise KitError(f"{text}: is given twice, and all of its n-grams would count twice")
     sources = [load_sentences(text) if Path(text).is_dir() else text for text in texts]
     model = train_language_model(
         sources,

@@ -630,7 +630,12 @@ class SpeechRun(RunSettings):
     train: TrainConfig = field(default_factory=TrainConfig)  # the training
 
     def check(self) -> None:
-        "Raise `KitError` if nothing is left to validate on, or validation does not measure the metric of `select`."
+        """Raise `KitError` if nothing is left to validate on, if validation does not measure the
+        metric of `select`, or if the settings cannot be read again from the run's record."""
+        try:
+            from_dict(type(self.task), to_dict(self.task))
+        except (TypeError, KitError) as error:
+            raise KitError(f"settings that cannot be recorded: {error}") from error
         if "val" in self.task.splits and self.train.eval_every:
             raise KitError(
                 "splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0"

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TRAINED', 'CHECKPOINT_SELECTED', 'WEIGHTS_TUNED', 'SELECTIONS', 'FEWEST_GROUPS', 'FEWEST_ROWS', 'NOTHING',
            'edit_distance', 'Edits', 'edits', 'align_edits', 'Counts', 'count_edits', 'Rate', 'SelectionNote',
-           'with_notes', 'plain_notes', 'selection_key', 'by_groups', 'rate_of', 'per', 'wer', 'row_shift', 'RateTable',
-           'rates_by', 'plot_rates', 'Difference', 'compare', 'reliability', 'reliability_line', 'plot_reliability',
-           'Confusion', 'confusion', 'plot_confusion']
+           'with_notes', 'plain_notes', 'selection_key', 'by_groups', 'rate_of', 'per', 'wer', 'row_shift', 'misplaced',
+           'RateTable', 'rates_by', 'plot_rates', 'Difference', 'compare', 'reliability', 'reliability_line',
+           'plot_reliability', 'Confusion', 'confusion', 'plot_confusion']
 
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Mapping, Sequence
@@ -281,6 +281,19 @@ def row_shift(references: Sequence[Sequence], hypotheses: Sequence[Sequence]) ->
     rates = {shift: rate(shift) for shift in range(-_FARTHEST_ROW, _FARTHEST_ROW + 1)}
     best = min(rates, key=lambda shift: rates[shift])
     return best if rates[best] < own - 0.3 else 0
+
+
+def misplaced(references: Sequence[Sequence], hypotheses: Sequence[Sequence]) -> int:  # rows
+    "Return how many hypotheses are like the reference of another row, and unlike that of their own."
+    if len(references) < FEWEST_ROWS:
+        return 0
+    count = 0
+    for number, words in enumerate(hypotheses):
+        is_long = len(words) >= 3  # fewer are like any other sentence
+        if is_long and edit_distance(references[number], words) > 0.6 * len(words):
+            nearest = min(edit_distance(reference, words) for reference in references)
+            count += nearest < 0.4 * len(words)
+    return count
 
 # %% ../../nbs/text/metrics.ipynb #d3e98dee
 class RateTable(dict):

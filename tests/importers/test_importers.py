@@ -196,6 +196,51 @@ def test_what_a_table_of_ones_own_gets_wrong(tmp_path: Path, capsys: pytest.Capt
         assert f"line 2: file is '{name}'" in said and remedy in said, said
 
 
+OWN_TABLES = {  # a table of one trial, as spreadsheets and other programs write it
+    "tabs": b"session\tsplit\tblock\ttrial\tfile\tsentence\nm1.2026.01.01\ttrain\t1\t0\trows.npy\tWe can, I know.\n",
+    "UTF-16": 'session,split,block,trial,file,sentence\r\nm1.2026.01.01,train,1,0,rows.npy,"We can, I know."\r\n'.encode("utf-16"),
+    "capitals and spaces": b'Session, Split, Block, Trial, File, Sentence\nm1.2026.01.01, train, 1, 0, rows.npy, "We can, I know."\n',
+    "floating numbers": b'session,split,block,trial,file,sentence\nm1.2026.01.01,train,1.0,0.0,rows.npy,"We can, I know."\n',
+    "a sentence in two lines": b'session,split,block,trial,file,sentence\nm1.2026.01.01,train,1,0,rows.npy,"We can,\nI know."\n',
+    "folders of Windows": b'session,split,block,trial,file,sentence\nm1.2026.01.01,train,1,0,.\\rows.npy,"We can, I know."\n',
+}
+
+
+@pytest.mark.parametrize("name", OWN_TABLES)
+def test_tables_of_other_programs_are_read_alike(name: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).poisson(0.4, (200, 6)))
+    (tmp_path / "trials.csv").write_bytes(OWN_TABLES[name])
+    run(f"convert arrays {tmp_path} --out {tmp_path / 'out'}")
+    with Recordings(tmp_path / "out") as recordings:
+        assert recordings.infos[0].sentence == "We can, I know." and recordings.infos[0].block == 1
+
+
+WRONG_ROWS = {  # what becomes of the numbers, or of the table -> what is said
+    "a mark": (lambda rows: np.where(np.arange(rows.size).reshape(rows.shape) == 9, 1e9, rows), "1 of 6 columns (3) vary over"),
+    "a dead electrode": (lambda rows: np.where(np.arange(6) == 3, np.nan, rows), "nan at bin 0, column 3; where an electrode"),
+    "a healthy one": (lambda rows: rows, ""),
+    "a louder one": (lambda rows: np.where(np.arange(6) == 3, 1000 * rows, rows), ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_single_columns_of_own_arrays(name: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    "A column that one value spoils is named, and one that only has larger numbers is not."
+    change, told = WRONG_ROWS[name]
+    np.save(tmp_path / "rows.npy", change(np.random.default_rng(0).poisson(0.4, (200, 6)).astype(float)))
+    (tmp_path / "trials.csv").write_bytes(OWN_TABLES["tabs"])
+    main(f"convert arrays {tmp_path} --out {tmp_path / 'out'}".split())
+    said = capsys.readouterr().out
+    assert told in said and ("vary" in said or "nan" in said) == bool(told), said
+
+
+def test_a_column_of_sentences_under_another_name_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).poisson(0.4, (200, 6)))
+    (tmp_path / "trials.csv").write_bytes(OWN_TABLES["tabs"].replace(b"sentence", b"transcript").replace(b"train", b"test"))
+    assert main(f"convert arrays {tmp_path} --out {tmp_path / 'out'}".split()) == 2
+    assert "column 'transcript': call it sentence" in capsys.readouterr().err
+
+
 def test_only_quarantined(here: Path, capsys: pytest.CaptureFixture) -> None:
     """A folder in which nothing may be trained on is refused."""
     tiny_voice_files("days", days=(27,))

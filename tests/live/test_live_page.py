@@ -503,7 +503,7 @@ def test_a_listener(browser) -> None:
             (6, False, DISBELIEF, "Not a sentence"),
         ):
             updates = [Words().update("cue", (("sentence", 0.995), (str(number), 0.995)))]
-            server.feed.show(Moment(NO_BINS, 0.0, updates, unsure=unsure, doubt=doubt))
+            server.feed.show(Moment(NO_BINS, 0.0, updates, unsure=unsure, fault=doubt))
             shows(browser, note=lambda now, said=said: said in now)
             if number == 4:
                 until(lambda: spoken(browser)[-1:] == [["Perhaps: sentence 4", 1]])
