@@ -86,10 +86,12 @@ def train_small(data: Path, out: Path, steps: int, noise: float | None = None) -
         task.close()
 
 
-def by_day(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    "Phoneme errors of each day before and with adaptation, and of the decoder that is used."
+def by_day(
+    report: Mapping[str, Any], kind: str = "phonemes"  # or "words"
+) -> dict[str, dict[str, Any]]:
+    "Errors of each day before and with adaptation, and of the decoder that is used."
     rows = {}
-    for day, row in report["phonemes"].items():
+    for day, row in report[kind].items():
         if day != "all days":
             taken = report["days"][day]["adapted"]
             rows[day] = {"before": row["before"], "with": row["with"], "used": row["with" if taken else "before"]}
@@ -116,6 +118,7 @@ def one_participant(
         print(decoded.adaptation)
         found[way] = {
             "days": by_day(report),
+            "word days": by_day(report, "words"),
             "words": report["words"]["all days"],
             "phonemes": report["phonemes"]["all days"],
         }
@@ -244,18 +247,27 @@ def summary(found: Mapping[str, Any]) -> str:
     for participant, ways in found.items():
         for way, one in ways.items():
             for title, days in (("days of training", True), ("later days", False)):
-                rows = [row for day, row in one["days"].items() if (day in trained) == days]
-                before, used, taken = (
-                    100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with")
-                )
-                worst = (used - before).max()
-                lines.append(f"participant {participant}, {way}, {title}: as trained {before.mean():.1f}, used "
-                             f"{used.mean():.1f} (adapted on all {taken.mean():.1f}); worst day {worst:+.1f} points")
+                parts = []
+                for kind, name in (("phonemes", "days"), ("words", "word days")):
+                    rows = [row for day, row in one[name].items() if (day in trained) == days]
+                    before, used, taken = (
+                        100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with")
+                    )
+                    parts.append(
+                        f"{kind} as trained {before.mean():.1f}, used {used.mean():.1f} (adapted on all "
+                        f"{taken.mean():.1f}), worst day {(used - before).max():+.1f} points"
+                    )
+                lines.append(f"participant {participant}, {way}, {title}: {'; '.join(parts)}")
     return "\n".join(lines)
 
 
-def figure(found: Mapping[str, Any], path: Path) -> None:
-    "Phoneme errors by days since training, a panel for each participant."
+def figure(found: Mapping[str, Any], path: Path, longer: str = "") -> None:
+    "Phoneme errors by days since training, a panel for each participant; of longer days, by their name."
+    found = {
+        participant: {way: ways[way + longer] for way in WAYS if way + longer in ways}
+        for participant, ways in found.items()
+    }
+    found = {participant: ways for participant, ways in found.items() if ways}
     fig, axes = plt.subplots(
         1, len(found), figsize=(6 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained", dpi=110
     )
@@ -349,6 +361,7 @@ def main() -> None:
     print(summary(found))
     if options.figure:
         figure(found, options.json.with_suffix(".png"))
+        figure(found, options.json.with_name("months_longer.png"), ", 40 a day")
 
 
 if __name__ == "__main__":
