@@ -655,7 +655,7 @@ class FindsSentences(Verb):
     # which is one search
     combine: Literal["pool", "average"] = "pool"
     # decode in the order of recording, and learn from each trial the words that are sure; a day is
-    # decoded as trained unless the adapted decoder expects more of its words to be right
+    # decoded as trained unless the words of the adapted decoder fit its sounds better
     adapt: bool = False
     # first sentences of each day that are known, such as prompts: they teach, and are not scored;
     # default: 0
