@@ -94,6 +94,7 @@ def test_what_cannot_be_decoded_is_named_and_nothing_is_written(tmp_path, monkey
         assert "names.txt" in error and expected in error, error
 
 
+@pytest.mark.second_tier
 def test_trials_are_called_as_their_arrays_are(tmp_path, capsys):
     "Of any name; with these they meet the sentences of other programs, and without names those in their order."
     rows = [noisy_sentence(said, np.random.default_rng(number)) for number, said in enumerate(SAID)]
@@ -112,6 +113,7 @@ def test_trials_are_called_as_their_arrays_are(tmp_path, capsys):
         assert (tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()[4].startswith("S02_03_quiet,0,0,")
 
 
+@pytest.mark.second_tier
 def test_logits_as_programs_leave_them(tmp_path, monkeypatch, refused):
     "A batch beside its lengths and other things, tensors of any file, HDF5 without groups: the same sentences; or one line."
     monkeypatch.chdir(tmp_path)

@@ -143,6 +143,9 @@ def test_a_run_starts_from_another_decoder(folders: list[Path], tmp_path: Path, 
     started = ["train", "--data", few, "--from-run", str(source), *options, "--rates", "gru.*=0", "h0=0"]
     assert main([*started, "--out", str(tmp_path / "once")]) == 0
     assert "starts     from source, step 6; new: only layers of sessions" in capsys.readouterr().out
+    resumed = ["train", "--resume", "--out", str(tmp_path / "once"), "--from-run"]
+    assert main([*resumed, str(source)]) == 0 and main([*resumed, str(tmp_path / "once")]) == 2
+    assert f"did not begin with {tmp_path / 'once'}; leave --from-run out" in capsys.readouterr().err
     before, after = load_decoder(source), load_decoder(tmp_path / "once")
     assert after.sessions == ("s2.2023.08.01",) and after.config.model == replace(before.config.model, num_days=1)
     known, found = before.model.state_dict(), after.model.state_dict()

@@ -63,7 +63,7 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(tmp_path: Path, capsys: 
     assert load_json(run / "config.json")["task"]["config"]["words"]["lm"] == "default"
 
 
-def test_adaptation_is_taken_only_where_more_words_are_expected_to_be_right(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_adaptation_is_taken_only_where_its_words_fit_better(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     "Half of the phonemes have weak channels: careful steps mend some, and reckless ones spoil the decoder."
     data, run = legible_day(tmp_path / "hdf5_data_final", train=16, val=1), tmp_path / "run"
     assert main(f"train --data {data} --out {run} --config linear --steps 40 --warmup-steps 5 --lr 0.02 --eval-every 0 "

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NO_WORDS', 'LEAST_GAIN', 'AdaptConfig', 'batch_of', 'single_trial', 'Stretch', 'sure_stretches', 'taught', 'Lesson',
-           'first_of_each_day', 'Learner', 'AdaptingDecoder', 'AdaptProgress', 'Belief', 'AdaptReport']
+           'first_of_each_day', 'Learner', 'AdaptingDecoder', 'AdaptProgress', 'WordFit', 'AdaptReport']
 
 # %% ../../nbs/adapt/adapt.ipynb #e842f267
 import json
@@ -510,14 +510,14 @@ class AdaptProgress:
             part = read_part(self.folder, f"logits_{start:06d}")
             yield from (part[name].numpy() for name in sorted(part))
 
-# %% ../../nbs/adapt/adapt.ipynb #52084be3
-LEAST_GAIN = 0.2  # nats a word, as `Belief.gain_over`, of a day that is decoded adapted
-_OF_BELIEF = 10.0  # nats a word: one percent fewer words that are expected to be right cost a tenth
+# %% ../../nbs/adapt/adapt.ipynb #c5a1e0f3
+LEAST_GAIN = 0.2  # nats a word, as `WordFit.gain_over`, of a day that is decoded adapted
+_EXPECTED_WEIGHT = 10.0  # nats a word: one percent fewer words that are expected to be right cost a tenth
 _FEWEST_WORDS = 30  # of a day; fewer are better or worse by chance
 
 
-class Belief(NamedTuple):
-    "What a decoder thinks of its own words, of a sentence or of a day."
+class WordFit(NamedTuple):
+    "How well a decoder's words fit what it hears, and how many it believes, of a sentence or of a day."
     words: int = 0  # that it has decoded
     expected: float = 0.0  # sum of their confidences, which is how many are expected to be right
     misfit: float = 0.0  # nats by which the likeliest class of each frame is likelier than the words
@@ -528,25 +528,25 @@ class Belief(NamedTuple):
         search: BeamSearch,
         logits: np.ndarray,  # (P, 41) calibrated
         best: Hypothesis,  # the sentence that was decoded, with confidences
-    ) -> "Belief":
+    ) -> "WordFit":
         likeliest = float(search.log_probs(logits).max(axis=1).sum())
         return cls(best.num_words, sum(best.confidences), likeliest - best.acoustic)
 
     @classmethod
-    def of_all(cls, beliefs: Iterable["Belief"]) -> "Belief":
-        return cls(*map(sum, zip(*beliefs)))
+    def of_all(cls, fits: Iterable["WordFit"]) -> "WordFit":
+        return cls(*map(sum, zip(*fits)))
 
     @property
     def misfit_per_word(self) -> float:
         return self.misfit / max(self.words, 1)
 
-    def gain_over(self, other: "Belief") -> float:
-        """Return by how many nats a word its words fit the frames better, less what is believed of them no more; 0 if
-        there are too few words to tell."""
+    def gain_over(self, other: "WordFit") -> float:
+        """Return by how many nats a word these words fit their frames better than others do, with the change of ln of
+        how many are expected to be right; 0 if there are too few words to tell."""
         if other.words < _FEWEST_WORDS or not (self.expected and other.expected):
             return 0.0
-        fit = other.misfit_per_word - self.misfit_per_word
-        return fit + _OF_BELIEF * math.log(self.expected / other.expected)
+        better_fit = other.misfit_per_word - self.misfit_per_word
+        return better_fit + _EXPECTED_WEIGHT * math.log(self.expected / other.expected)
 
     def __repr__(self) -> str:
         return (
@@ -554,44 +554,44 @@ class Belief(NamedTuple):
             "behind the likeliest sounds"
         )
 
-
+# %% ../../nbs/adapt/adapt.ipynb #52084be3
 @dataclass(frozen=True, eq=False)
 class AdaptReport:
     "What adaptation did, which decoder each day is decoded with, and errors before and with it where labels are known."
 
     steps: Mapping[str, int]  # what was done -> trials
-    beliefs: Mapping[str, tuple[Belief, Belief]]  # session -> of its words: as trained, and adapted
+    fits: Mapping[str, tuple[WordFit, WordFit]]  # session -> of its words: as trained, and adapted
     # session -> CTC loss of its known sentences, each before its own step, if there are any: as trained, and adapted
     known: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     days: Sequence[str] = ()  # session of each scored trial
     errors: Mapping[str, tuple[Counts, Counts]] = field(default_factory=dict)  # "phonemes", "words": before and with it
 
     def is_better(self, day: str) -> bool:
-        "Whether a day is decoded adapted: if known sentences say so, else if the decoder believes its words more."
+        "Whether a day is decoded adapted: if known sentences say so, else if its words fit better."
         if day in self.known:
             before, after = self.known[day]
             return after < before
-        as_trained, adapted = self.beliefs[day]
+        as_trained, adapted = self.fits[day]
         return adapted.gain_over(as_trained) > LEAST_GAIN
 
     @cached_property
     def adapted_days(self) -> tuple[str, ...]:
         "The days that are decoded with the adapted decoder."
-        return tuple(day for day in self.beliefs if self.is_better(day))
+        return tuple(day for day in self.fits if self.is_better(day))
 
     @property
     def kept(self) -> str:
         "Which decoder is used in the end."
         count = len(self.adapted_days)
-        if 0 < count < len(self.beliefs):
-            return f"adapted on {count} of {len(self.beliefs)} days"
+        if 0 < count < len(self.fits):
+            return f"adapted on {count} of {len(self.fits)} days"
         return "adapted" if count else "as trained"
 
     @property
-    def total(self) -> tuple[Belief, Belief]:
+    def total(self) -> tuple[WordFit, WordFit]:
         "What the decoder as trained, and the adapted one, think of their words of all days."
-        days = self.beliefs.values()  # none if every sentence was known
-        return Belief.of_all(before for before, _ in days), Belief.of_all(after for _, after in days)
+        days = self.fits.values()  # none if every sentence was known
+        return WordFit.of_all(before for before, _ in days), WordFit.of_all(after for _, after in days)
 
     @property
     def verdict(self) -> str:
@@ -623,15 +623,15 @@ class AdaptReport:
         result: dict[str, Any] = {
             "steps": dict(self.steps),
             "kept": self.kept,
-            "expected": [belief.expected for belief in self.total],
-            "misfit": [belief.misfit_per_word for belief in self.total],
+            "expected": [fit.expected for fit in self.total],
+            "misfit": [fit.misfit_per_word for fit in self.total],
             "days": {
                 day: {
-                    "expected": [belief.expected for belief in pair],
-                    "misfit": [belief.misfit_per_word for belief in pair],
+                    "expected": [fit.expected for fit in pair],
+                    "misfit": [fit.misfit_per_word for fit in pair],
                     "adapted": self.is_better(day),
                 }
-                for day, pair in self.beliefs.items()
+                for day, pair in self.fits.items()
             },
         }
         for kind, table in self.tables.items():

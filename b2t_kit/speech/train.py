@@ -73,7 +73,11 @@ def initial_decoder(
     config = out / "config.json"
     if not (resume and config.exists()):
         return None if from_run is None else load_decoder(from_run).as_start
-    record = load_json(config)["task"].get("begun")
+    record = load_json(config)["task"].get("begun") or {}
+    if from_run is not None and load_decoder(from_run).digest != record.get("digest"):
+        raise KitError(
+            f"{out}: did not begin with {from_run}; leave --from-run out to go on, or train in another folder"
+        )
     if record and not checkpoint_steps(out):
         raise KitError(f"{out}: has no checkpoint yet; remove it, and begin again with --from-run")
     return Start(record) if record else None
