@@ -629,6 +629,7 @@ class AdaptReport:
                 day: {
                     "expected": [fit.expected for fit in pair],
                     "misfit": [fit.misfit_per_word for fit in pair],
+                    "gain": pair[1].gain_over(pair[0]),
                     "adapted": self.is_better(day),
                 }
                 for day, pair in self.fits.items()

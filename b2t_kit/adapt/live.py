@@ -101,18 +101,18 @@ class Comparison:
         self.learner = learner
         self.morning = morning
         self.gain = 0.0  # words that the learner expects to have had right beyond the morning's
-        self.heard = dict[int, tuple[np.ndarray, np.ndarray]]()  # logits of both, of the latest sentences
+        self.logits = dict[int, tuple[np.ndarray, np.ndarray]]()  # logits of both, of the latest sentences
         # of each marked sentence: CTC loss of what was said, of the morning's decoder and of the learner
         self.known = dict[int, tuple[float, float]]()
 
-    def hear(self, said: Finished) -> None:
+    def add(self, said: Finished) -> None:
         "Have both decode a sentence, and compare what they expect to have right if it is believed."
         morning, learned = (
             tempered(self.learner.logits(said.features, model), self.decoder.temperature)
             for model in (self.morning, self.learner.model)
         )
-        self.heard[said.number] = morning, learned
-        self.heard.pop(said.number - MOST_FINISHED, None)
+        self.logits[said.number] = morning, learned
+        self.logits.pop(said.number - MOST_FINISHED, None)
         if said.is_believed:
             before = self.expected(morning)
             self.gain += self.expected(learned) - before
@@ -121,7 +121,7 @@ class Comparison:
         "Compare both on what was said in a sentence."
         morning, learned = (
             label_loss(logits.astype(np.float64), np.array(labels), 1.0)
-            for logits in self.heard[number]
+            for logits in self.logits[number]
         )
         self.known[number] = morning, learned
 
@@ -219,7 +219,7 @@ class LiveAdaptation:
         "Keep a sentence for its mark, and compare on it; if it is believed, learn from its sure words."
         self.finished[said.number] = said
         self.finished.pop(said.number - MOST_FINISHED, None)
-        self.compared.hear(said)
+        self.compared.add(said)
         if not said.is_believed:
             return
         stretches = sure_stretches(

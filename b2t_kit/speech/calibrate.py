@@ -279,7 +279,7 @@ _FAR = 4.0  # times the estimate, or a part of it, that no network was found to 
 
 
 _MISSING_FAR = 2.0  # times the estimate; 2.3 to 3.8 where every second or third frame was left out
-_MISSING = 0.12  # share of the labels: .12 to .24 there, and up to .09 at forty per cent of errors
+_MISSING = 0.12  # fraction of the labels: .12 to .24 there, and up to .09 at forty per cent of errors
 
 
 def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
@@ -288,12 +288,12 @@ def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
     for logits, labels in pairs:
         steps = Levenshtein.editops(labels.tolist(), collapse(logits.argmax(axis=1)))
         kinds.update(step.tag for step in steps)
-    share = kinds["delete"] / max(sum(len(labels) for _, labels in pairs), 1)
+    fraction = kinds["delete"] / max(sum(len(labels) for _, labels in pairs), 1)
     is_odd = kinds["delete"] > max(10 * kinds["insert"], kinds["replace"] / 1.5)
-    if share < _MISSING or not is_odd:
+    if fraction < _MISSING or not is_odd:
         return ""
     return (
-        f"{share:.0%} of the sounds of the labels are missing from the logits, and hardly any is "
+        f"{fraction:.0%} of the sounds of the labels are missing from the logits, and hardly any is "
         "added: were frames left out, or is the network hardly trained?"
     )
 
