@@ -404,17 +404,12 @@ class AdaptingDecoder(Learner):
         participant = session.partition(".")[0]
         return not one_was_trained and participant == self.session.partition(".")[0]
 
-    @property
-    def is_harmed(self) -> bool:
-        "Whether the day is judged, and will be decoded as trained; what known sentences teach is right on any day."
-        return bool(self.evidence) and not self.known and not Evidence.of_all(self.evidence).is_better
-
     def enter(self, session: str) -> None:
         "Go on to a session: with new weights if the adapted layer is of one day, and this day has another."
         if session == self.session:
             return
-        if self.is_harmed:
-            self.load(self.morning)  # what harmed this day would harm the next
+        if not self.known and Evidence.of_all(self.evidence).is_harmful:
+            self.load(self.morning)  # what harms this day would harm the next
         is_first = not self.session
         if is_first or (self.adapted.by_day and not self.shares_layer(session)):
             self.begin(session)

@@ -98,6 +98,11 @@ class Evidence(NamedTuple):
             return self.loss_adapted < self.loss_as_trained
         return self.adapted.gain_over(self.as_trained) > LEAST_GAIN
 
+    @property
+    def is_harmful(self) -> bool:
+        "Whether the words of the adapted decoder fit clearly worse: what this day has taught is not kept."
+        return self.adapted.gain_over(self.as_trained) < -LEAST_GAIN
+
     def to_dict(self) -> dict[str, Any]:
         "Return it as plain values."
         both = self.as_trained, self.adapted
