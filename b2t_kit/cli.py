@@ -332,8 +332,8 @@ def validate(
     data: str | Path | None = None,
 ) -> int:
     "Check a folder of recordings trial by trial, and list every fault."
-    from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings
-    from b2t_kit.data.dataset import signal_warnings
+    from b2t_kit.data.dataset import find_recordings
+    from b2t_kit.data.validate import DayStatistics, check_folder, fault_lines, signal_warnings
     from b2t_kit.lexicon.g2p import sentence_to_phonemes
 
     folder = find_recordings(data)
