@@ -280,6 +280,6 @@ def unchanged(
             f"hook '{hook_name}' changed the values of {changed[0]}{_more(changed)}; work on a copy"
         )
 
-
+# %% ../nbs/03_precision.ipynb #c9494653
 def _more(names: list[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""

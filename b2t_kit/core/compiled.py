@@ -149,7 +149,7 @@ def _nobody_else_writes(path: str | Path | int) -> bool:
         status.st_uid in owners and not status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode)
     )
 
-
+# %% ../../nbs/core/compiled.ipynb #2ad00b37
 def _list_in_record(path: Path) -> None:
     "Add a file to the list of installed ones beside the package; a checkout has none."
     for record in (
@@ -160,7 +160,7 @@ def _list_in_record(path: Path) -> None:
             with open(record, "a", encoding="utf-8") as file:
                 file.write(entry)
 
-
+# %% ../../nbs/core/compiled.ipynb #fa85ae27
 def _keep(path: Path, content: bytes) -> None:
     "Write a file of machine code after its checksum, and remove the oldest ones; `OSError` or `KitError` if it cannot."
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def _fields(kinds: Any) -> Iterator[str]:
         yield repr(getattr(getattr(kind, "instance_class", None), "_fields", ""))
         yield from _fields(getattr(kind, "types", ()))
 
-
+# %% ../../nbs/core/compiled.ipynb #a0792259
 class StoredCode:
     "The machine code of one function on disk, by the methods that numba calls: a file for each signature."
     def __init__(self, function: Dispatcher) -> None:

@@ -86,7 +86,7 @@ def _open_meeting(serves: bool, seconds: float) -> Any:
         f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server
     )
 
-
+# %% ../../nbs/core/processes.ipynb #a7f63ee3
 def join(
     process: Rank,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
@@ -157,7 +157,7 @@ def end_with_parent() -> None:
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
-
+# %% ../../nbs/core/processes.ipynb #be562be7
 def _choose_interface(process: Rank) -> None:
     """Let gloo use the network that leads to the first machine, where this machine's name is a loopback address.
 

@@ -312,7 +312,7 @@ def similarity(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) ea
     sizes = np.square(one).sum(axis=-1) * np.square(other).sum(axis=-1)
     return (one * other).sum(axis=-1) / np.sqrt(np.maximum(sizes, 1e-12))
 
-
+# %% ../../nbs/data/check.ipynb #2f92b7f3
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, halves in day.blocks.items():
@@ -384,7 +384,7 @@ def table_shift(spans: Sequence[tuple[int, int]]) -> int:  # trials; 0 where not
     fit, errors = fits[best]
     return best if fit > max(0.6, fits[0][0] + 0.4) and errors > 4.5 else 0
 
-
+# %% ../../nbs/data/check.ipynb #f8147944
 def of_labels(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield which labels are not those of their sentence."
     strange = {trial: sentence for trial, (gap, sentence) in day.gaps.items() if gap > FARTHEST}
@@ -409,7 +409,7 @@ def of_labels(day: Looks) -> Iterator[tuple[str, str]]:
             ),
         )
 
-
+# %% ../../nbs/data/check.ipynb #10d559dd
 def remarks(day: Looks, scored: bool) -> Iterator[tuple[str, str]]:  # kind, and what is said of the day
     "Yield what is odd about a day; `scored`: its numbers are z-scores."
     for look in (in_time, of_columns, of_blocks, of_labels):
@@ -433,7 +433,7 @@ def of_days(days: Sequence[Looks]) -> Iterator[tuple[int, str, str]]:  # index o
     yield from _other_electrodes(days, near)
     yield from _other_labels(days, near)
 
-
+# %% ../../nbs/data/check.ipynb #c3d2e7b7
 def _other_electrodes(
     days: Sequence[Looks], near: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, str, str]]:
@@ -466,7 +466,7 @@ def _other_electrodes(
         text = f"{columns} are not the electrodes of the days around it; {question}"
         yield index, "electrodes", text
 
-
+# %% ../../nbs/data/check.ipynb #13e5e4da
 def _other_labels(
     days: Sequence[Looks], near: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, str, str]]:

@@ -229,7 +229,7 @@ def reading(
             message = f"cannot be read ({' '.join(message.splitlines()) or type(error).__name__})"
         raise Fault(where, group, field, message) from error
 
-
+# %% ../../nbs/01_dataset.ipynb #9b8d5ca0
 def open_file(path: Path) -> h5py.File:
     "Open an HDF5 file for reading; raise `Fault` if it is missing, damaged or not one."
     with reading(path):

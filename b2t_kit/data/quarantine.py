@@ -55,7 +55,7 @@ def is_date(*parts: str) -> bool:  # year, month, day
     except ValueError:
         return False
 
-
+# %% ../../nbs/data/quarantine.ipynb #90d71861
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 
 

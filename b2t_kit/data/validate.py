@@ -384,7 +384,7 @@ def check_folder(
             except Fault as fault:
                 yield fault
 
-
+# %% ../../nbs/data/validate.ipynb #f2343ca0
 def _check_file(path: Path, file: h5py.File, signals: dict, locations: dict, hashes: dict,
                 days: dict, sounds: Callable[[str], Iterable[str]] | None) -> Iterator[Fault]:
     signal = signals[path] = read_signal(file)

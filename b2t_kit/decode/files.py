@@ -54,7 +54,7 @@ def _without_marks(rows: np.ndarray) -> np.ndarray:  # (P, C)
         return rows
     return np.where(rows < values[above], np.array(-np.inf, rows.dtype), rows)
 
-
+# %% ../../nbs/decode/files.ipynb #36e0c369
 def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # (P, 41) float32 or float64
     "Return the logits of one trial as an array."
     rows = np.asarray(logits)
@@ -314,7 +314,7 @@ def _unwrapped(content: Any) -> Any:
     ]
     return parts[0] if len(parts) == 1 else content
 
-
+# %% ../../nbs/decode/files.ipynb #f4c15a9d
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     if not regular_file(path).exists():
@@ -592,7 +592,7 @@ def _alike(trials: Sequence[LogitTrial]) -> int:
         most = max(most, count)
     return most
 
-
+# %% ../../nbs/decode/files.ipynb #99f9958c
 def _strange_arrays(trials: Sequence[LogitTrial]) -> list[str]:
     "Say which trials cannot be what one network made of different recordings, whatever its classes are."
     said = []

@@ -259,7 +259,7 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
         else str(value)
     )
 
-
+# %% ../../nbs/lm/arpa.ipynb #ca8eec37
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return a model's content, memory and origin."
     size = os.path.getsize(str(model.path))

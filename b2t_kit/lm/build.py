@@ -38,7 +38,7 @@ def _with_line_ends(block: str) -> str:
         block = block.replace("\r\n", "\n").replace("\r", "\n")
     return block if block.isascii() else re.sub("[\x85\u2028\u2029]", "\n", block)
 
-
+# %% ../../nbs/lm/build.ipynb #12cdba96
 def check_no_names(text: str | Path, lines: Sequence[str]) -> None:
     "Raise `KitError` if the lines of a text begin or end with the names of utterances."
     try:
@@ -51,7 +51,7 @@ def check_no_names(text: str | Path, lines: Sequence[str]) -> None:
             "sentences alone"
         )
 
-
+# %% ../../nbs/lm/build.ipynb #625a040d
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
     "Yield a text in blocks of lines."
     if not isinstance(text, (str, Path)):

@@ -293,7 +293,7 @@ class LanguageModel(NgramModel):
         kind = f" ({self.kind})" if self.kind else ""
         return f"LanguageModel{kind} of order {self.order} with {sizes_of(self)} n-grams"
 
-
+# %% ../../nbs/lm/model.ipynb #470e2f01
 def sizes_of(model: LanguageModel) -> str:
     "Return the numbers of n-grams, from short to long, in print."
     return " + ".join(f"{number:,}" for number in model.counts)

@@ -304,7 +304,7 @@ def _ways_on(scores: torch.Tensor, missing: float) -> list[torch.Tensor]:  # (B,
     padded = F.pad(scores, (0, 2), value=missing)
     return [padded[:, by : by + scores.shape[1]] for by in range(3)]
 
-
+# %% ../../nbs/models/model.ipynb #53d59215
 def _backward_step(
     ahead: tuple[torch.Tensor, torch.Tensor],
     here: torch.Tensor,
@@ -324,7 +324,7 @@ def _backward_step(
     ahead = tuple(torch.where(live > 0, new, old) for new, old in zip(scores, ahead))
     return ahead, (torch.cat([moving, jumping], dim=1) / torch.cat([total, total], dim=1),)
 
-
+# %% ../../nbs/models/model.ipynb #43cab437
 def _forward_step(
     where: torch.Tensor, onward: torch.Tensor
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
@@ -748,7 +748,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             words = [word.value for word in node.args[:1] if isinstance(word, ast.Constant)]
             yield from (word for word in words if isinstance(word, str))
 
-
+# %% ../../nbs/models/model.ipynb #6519000d
 def _is_own(file: Path) -> bool:
     "Return whether a file belongs neither to Python, nor to an installed package, nor to this kit."
     folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parents[1])
@@ -778,7 +778,7 @@ def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whe
                 return
             yield part, file, search is not None
 
-
+# %% ../../nbs/models/model.ipynb #ede7e2a7
 def imported_modules(
     path: Path,  # of a file
     source: bytes,  # its content
@@ -829,7 +829,7 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
         )
     return _FILES[config_class].texts
 
-
+# %% ../../nbs/models/model.ipynb #e2ea17ad
 def _notebook_sources(config_class: type) -> dict[str, bytes]:
     "Return the sources of a class of a notebook or a script, and of what it uses there: classes, functions, constants."
     here = vars(sys.modules["__main__"])
