@@ -314,52 +314,56 @@ def _unwrapped(content: Any) -> Any:
     ]
     return parts[0] if len(parts) == 1 else content
 
+# %% ../../nbs/decode/files.ipynb #20f8c6ef
+def _torch_arrays(path: Path) -> dict[str, np.ndarray]:
+    "Return the tensors of a PyTorch file by name, as arrays; raise what PyTorch raises."
+    import torch
+
+    content = _unwrapped(torch.load(path, map_location="cpu", weights_only=True))
+    if not isinstance(content, dict):
+        content = dict(enumerate(content if isinstance(content, (list, tuple)) else [content]))
+    tensors = dict[str, torch.Tensor]()
+    for name, part in content.items():
+        if isinstance(part, (dict, list, tuple)) and _holds_tensors(part):
+            raise KitError(
+                f"{path}: {printable(name)} holds several tensors; save each by the name "
+                "of its trial: torch.save({name: tensor}, path)"
+            )
+        if isinstance(part, list) and part and all(type(one) in (int, float) for one in part):
+            part = torch.tensor(part)  # lengths of a batch
+        if isinstance(part, torch.Tensor):
+            tensors[str(name)] = part
+    if not tensors:
+        raise pickle.UnpicklingError
+    _check_sizes(path, [(part.shape, part.element_size()) for part in tensors.values()])
+    return {name: (part.float() if part.is_floating_point() else part).detach().numpy()
+            for name, part in tensors.items()}
+
 # %% ../../nbs/decode/files.ipynb #f4c15a9d
+_PICKLE_TO_NPZ = (
+    "import pickle, numpy; d = pickle.load(open('FILE.pkl', 'rb')); "
+    "numpy.savez('FILE.npz', **{str(k): v for k, v in (d.items() if isinstance(d, dict) "
+    "else enumerate(d))})"
+)
+
+
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
+    suffix = path.suffix.lower()
     if not regular_file(path).exists():
         raise KitError(f"{path}: does not exist")
-    if path.suffix.lower() in (".pkl", ".pickle"):
-        line = (
-            "import pickle, numpy; d = pickle.load(open('FILE.pkl', 'rb')); "
-            "numpy.savez('FILE.npz', **{str(k): v for k, v in (d.items() if isinstance(d, dict) "
-            "else enumerate(d))})"
-        )
+    if suffix in (".pkl", ".pickle"):
         raise KitError(f"{path}: is a pickle, which can run any program when it is read. If you trust it, turn it into "
-                       f'.npz: python -c "{line}"')
+                       f'.npz: python -c "{_PICKLE_TO_NPZ}"')
     try:
         is_archive = zipfile.is_zipfile(path)
         if is_archive:
             _check_archive(path)
             with zipfile.ZipFile(path) as archive:
                 _check_sizes(path, [((part.file_size,), 1) for part in archive.infolist()])
-        if path.suffix.lower() in (".pt", ".pth"):
-            import torch
-
-            content = _unwrapped(torch.load(path, map_location="cpu", weights_only=True))
-            parts = content.items() if isinstance(content, dict) else enumerate(
-                content if isinstance(content, (list, tuple)) else [content])
-            tensors = dict[str, torch.Tensor]()
-            for name, part in parts:
-                if isinstance(part, (dict, list, tuple)) and _holds_tensors(part):
-                    raise KitError(
-                        f"{path}: {printable(name)} holds several tensors; save each by the name "
-                        "of its trial: torch.save({name: tensor}, path)"
-                    )
-                if (
-                    isinstance(part, list)
-                    and part
-                    and all(type(one) in (int, float) for one in part)
-                ):
-                    part = torch.tensor(part)  # lengths of a batch
-                if isinstance(part, torch.Tensor):
-                    tensors[str(name)] = part
-            if not tensors:
-                raise pickle.UnpicklingError
-            _check_sizes(path, [(part.shape, part.element_size()) for part in tensors.values()])
-            return {name: (part.float() if part.is_floating_point() else part).detach().numpy()
-                    for name, part in tensors.items()}
-        if path.suffix.lower() == ".safetensors":
+        if suffix in (".pt", ".pth"):
+            return _torch_arrays(path)
+        if suffix == ".safetensors":
             return load_file(path)
         if is_archive:
             arrays, others = _unzipped(path)
@@ -398,6 +402,23 @@ _NO_LENGTHS = re.compile(
 )
 
 
+def _check_lengths(
+    lengths: dict[str, np.ndarray],  # by name, one number a trial each
+    frames: int,  # of the batch
+    source: str,
+) -> None:
+    "Raise `KitError` unless all are the same numbers, and each could be that of a trial's frames."
+    for name, counts in lengths.items():
+        where = f"{source}, {printable(name)}"
+        if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
+            raise KitError(f"{where}: are not numbers of frames from 1 to {frames}")
+        if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
+            raise KitError(f"{where}: are fractions; give the number of frames of each trial")
+        first = next(iter(lengths))
+        if not np.array_equal(counts, lengths[first]):
+            raise KitError(f"{where}: differ from {printable(first)}; leave one of them out")
+
+# %% ../../nbs/decode/files.ipynb #2ead4f18
 def _lengths(
     beside: dict[str, np.ndarray], rows: np.ndarray, source: str
 ) -> tuple[list[int], tuple[str, ...]]:
@@ -412,17 +433,7 @@ def _lengths(
     plain = {name: re.sub("[^a-z]", "", name.lower()) for name in numbers}
     known = [name for name in numbers if _LENGTHS.fullmatch(plain[name])]
     others = [name for name in numbers if name not in known]
-    for name in known:
-        counts = numbers[name]
-        where = f"{source}, {printable(name)}"
-        if not ((counts > 0) & (counts <= frames) & (counts == np.floor(counts))).all():
-            raise KitError(f"{where}: are not numbers of frames from 1 to {frames}")
-        if counts.dtype.kind == "f" and counts.max() <= 1 < frames:
-            raise KitError(f"{where}: are fractions; give the number of frames of each trial")
-        if not np.array_equal(counts, numbers[known[0]]):
-            raise KitError(
-                f"{where}: differ from {printable(known[0])}; leave one of them out"
-            )
+    _check_lengths({name: numbers[name] for name in known}, frames, source)
     if known:
         counts = numbers[known[0]].astype(int)
         notes = list[str]()
