@@ -6,8 +6,8 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
            'ParameterGroup', 'Adapted', 'FrameSteps', 'check_output', 'ModelConfig', 'model_names', 'published_in',
-           'model_class', 'imported_modules', 'loaded_models', 'model_name', 'model_sources', 'source_note',
-           'class_of_name', 'LinearConfig', 'LinearReadout', 'PatchSteps']
+           'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'LinearConfig',
+           'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
 import ast
@@ -614,7 +614,7 @@ class ModelConfig:
             key: record[key] for key in ("name", "file", "sha256") if key in record
         }
         settings = {key: value for key, value in record.items() if key not in name}
-        return from_dict(class_of_name(name, where), settings, where)
+        return from_dict(_class_of_name(name, where), settings, where)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:
@@ -654,7 +654,7 @@ class _Source(NamedTuple):
     @classmethod
     def read(cls, path: Path, source: bytes, more: Iterable[str] = ()) -> Self:
         "Read a file's imports, and those of the modules named."
-        modules = imported_modules(path, source, more)
+        modules = _imported_modules(path, source, more)
         names = dict[str, str]()
         for name, file in modules.items():
             package = "/__init__" if file.stem == "__init__" else ""
@@ -779,7 +779,7 @@ def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whe
             yield part, file, search is not None
 
 # %% ../../nbs/models/model.ipynb #ede7e2a7
-def imported_modules(
+def _imported_modules(
     path: Path,  # of a file
     source: bytes,  # its content
     more: Iterable[str] = (),  # names of modules that it has imported in other ways
@@ -889,7 +889,7 @@ def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> s
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
-def class_of_name(name: Mapping[str, Any], where: str) -> type[ModelConfig]:
+def _class_of_name(name: Mapping[str, Any], where: str) -> type[ModelConfig]:
     "Return the settings class of a name in config.json."
     word = str(name.get("name"))
     if "sha256" not in name:
