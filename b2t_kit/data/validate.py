@@ -258,33 +258,41 @@ def _day_warnings(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str, st
             yield kind, names[index], text
 
 # %% ../../nbs/data/validate.ipynb #a1c0de15
-def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
-    "Return warnings about implausible days, by session, a line for each kind of warning."
-    days = {name: day for name, day in days.items() if day.bins}
-    warnings = dict[str, dict[str, str]]()  # kind -> session -> text
-    for kind, name, text in _day_warnings(days):
-        warnings.setdefault(kind, {})[name] = text
-    lines = []
+def _shared_lines(warnings: dict[str, dict[str, str]]) -> Iterator[str]:  # kind -> session -> text
+    "Yield a line for each kind of warning: the first day's text, and how many others have it."
     for texts in warnings.values():
         first, *others = texts
         alike = f" and {len(others)} other day{'s' if len(others) > 1 else ''}" if others else ""
         differ = ""
         if len(set(texts.values())) > 1 and "columns (" in texts[first]:
             differ = " (the columns differ from day to day)"
-        lines.append(f"{first}{alike}: {texts[first]}{differ}")
-    short = sum(day.short for day in days.values())
-    limit = min((day.min_span for day in days.values()), default=0)
+        yield f"{first}{alike}: {texts[first]}{differ}"
+
+
+def _short_line(days: Iterable[DayStatistics], short: int) -> str:
+    "Return that trials are too short for recipe tiny, and the patch that is short enough for all."
+    limit = min(day.min_span for day in days)
     patch = limit // 4 * 4 or limit
     remedy = (
         f"--patch {patch} --stride {patch} holds all"
         if patch
         else "leave them out with --impossible skip"
     )
-    if short:
-        lines.append(
-            f"{short} trials are too short for their labels in patches of 16 bins, one every 8, "
-            f"as recipe tiny has them; {remedy}"
-        )
+    return (
+        f"{short} trials are too short for their labels in patches of 16 bins, one every 8, "
+        f"as recipe tiny has them; {remedy}"
+    )
+
+# %% ../../nbs/data/validate.ipynb #65d1e405
+def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
+    "Return warnings about implausible days, by session, a line for each kind of warning."
+    days = {name: day for name, day in days.items() if day.bins}
+    warnings = dict[str, dict[str, str]]()  # kind -> session -> text
+    for kind, name, text in _day_warnings(days):
+        warnings.setdefault(kind, {})[name] = text
+    lines = list(_shared_lines(warnings))
+    if short := sum(day.short for day in days.values()):
+        lines.append(_short_line(days.values(), short))
     foreign = [text for day in days.values() for text in day.foreign]
     if foreign:
         lines.append(
