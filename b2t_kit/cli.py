@@ -4,15 +4,12 @@
 
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'PLACEHOLDERS', 'WING_OF', 'SomeRun', 'SomeRuns', 'ModelFile',
-           'VERBS', 'VERBS_ELSEWHERE', 'NARROWEST', 'ELSEWHERE', 'NOT_HERE', 'NICKNAMES', 'plain_number', 'load',
-           'options_of', 'functions_of', 'parameters_of', 'comments_of', 'option_type', 'Verb', 'Call', 'description',
+           'DeviceName', 'PrecisionName', 'numbers', 'WING_OF', 'SomeRun', 'SomeRuns', 'ModelFile', 'VERBS',
+           'ELSEWHERE', 'NOT_HERE', 'load', 'options_of', 'parameters_of', 'comments_of', 'Verb', 'Call', 'description',
            'command_of', 'flag', 'option_words', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'validate',
-           'Train', 'initial_settings', 'fill_from_resume', 'train_here', 'checked_settings', 'remembered_seeds',
-           'print_how_to_resume', 'train_in_parallel', 'ReadsRun', 'ReadsRecordings', 'FindsSentences', 'evaluate',
+           'Train', 'initial_settings', 'fill_from_resume', 'ReadsRun', 'ReadsRecordings', 'FindsSentences', 'evaluate',
            'Decode', 'build_model', 'mix_models', 'convert_model', 'describe_model', 'model_perplexity', 'Submit',
-           'score_sentences', 'verbs_of', 'verb_table', 'all_verbs', 'find_verb', 'has_parts', 'print_verbs',
-           'spelled_out', 'parse', 'check_options', 'advice_on', 'mistake', 'act', 'fault_in', 'do', 'main',
+           'score_sentences', 'all_verbs', 'find_verb', 'spelled_out', 'parse', 'mistake', 'act', 'do', 'main',
            'command_in']
 
 # %% ../nbs/cli.ipynb #dbf184fd
@@ -76,7 +73,7 @@ numbers = tyro.constructors.ConstructorRegistry()
 
 
 @numbers.primitive_rule
-def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
+def _plain_number(info: Any) -> PrimitiveConstructorSpec | None:
     "Read whole and real numbers as `number_in` does."
     if info.type not in (int, float):
         return None
@@ -108,16 +105,16 @@ def options_of(path: str) -> Callable[[_Function], _Function]:
     return mark
 
 # %% ../nbs/cli.ipynb #5e1c29d0
-def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+def _functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     "Return the function that gets the `**options` of a function, if there is one, and itself."
     path = getattr(function, "options_of", "")
-    return [*(functions_of(load(path)) if path else []), function]
+    return [*(_functions_of(load(path)) if path else []), function]
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
     "Return the parameters of a verb's function, with their types."
     parameters = dict[str, Parameter]()
-    for one in functions_of(function):
+    for one in _functions_of(function):
         hints = get_type_hints(one, include_extras=True)
         for name, parameter in signature(one).parameters.items():
             if parameter.kind is not Parameter.VAR_KEYWORD:
@@ -130,14 +127,14 @@ def comments_of(function: Callable[..., Any]) -> dict[str, str]:
     from fastcore.docments import docments
 
     comments = dict[str, str]()
-    for one in functions_of(function):
+    for one in _functions_of(function):
         for name, comment in docments(one, returns=False).items():
             if comment:
                 comments[name] = " ".join(comment.split())
     return comments
 
 # %% ../nbs/cli.ipynb #5bc7b2e3
-PLACEHOLDERS = {  # name of a text -> what is written instead of it; of any other path, FILE
+_PLACEHOLDERS = {  # name of a text -> what is written instead of it; of any other path, FILE
     "cache_dir": "DIR",
     "data": "DIR",
     "folder": "DIR",
@@ -149,7 +146,7 @@ PLACEHOLDERS = {  # name of a text -> what is written instead of it; of any othe
 }
 
 
-def option_type(
+def _option_type(
     parameter: Parameter,  # what its annotation says to tyro comes first
     comment: str = "",  # its help
     placeholder: str = "",  # what is written instead of its value
@@ -165,7 +162,7 @@ def option_type(
     if str in alternatives:  # a path is text on a command line
         kind = str | None if NoneType in alternatives else str
         path = "FILE ..." if several else "FILE"
-        usual = PLACEHOLDERS.get(parameter.name, path if Path in alternatives else "")
+        usual = _PLACEHOLDERS.get(parameter.name, path if Path in alternatives else "")
         placeholder = placeholder or usual
     elif several:
         kind = alternatives[0]
@@ -223,7 +220,7 @@ def command_of(verb: type | Call) -> type:
     options = {name: verb.names.get(name, name) for name in parameters if name not in verb.without}
     items = list[Any]()
     for name, option in options.items():
-        kind = option_type(parameters[name], comments.get(name, ""), verb.shows.get(option, ""))
+        kind = _option_type(parameters[name], comments.get(name, ""), verb.shows.get(option, ""))
         if option in verb.positional:
             kind = Positional[kind]  # type: ignore[valid-type, misc]
         default = parameters[name].default
@@ -332,8 +329,8 @@ def validate(
     data: str | Path | None = None,
 ) -> int:
     "Check a folder of recordings trial by trial, and list every fault."
-    from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings
-    from b2t_kit.data.dataset import signal_warnings
+    from b2t_kit.data.dataset import find_recordings
+    from b2t_kit.data.validate import DayStatistics, check_folder, fault_lines, signal_warnings
     from b2t_kit.lexicon.g2p import sentence_to_phonemes
 
     folder = find_recordings(data)
@@ -390,12 +387,12 @@ class Train(HasSettings):
     def act(self) -> int:
         verb = fill_from_resume(self) if self.resume else self
         try:
-            status, complete = train_in_parallel(verb) if verb.side_by_side else train_here(verb)
+            status, complete = _train_in_parallel(verb) if verb.side_by_side else _train_here(verb)
         except KeyboardInterrupt:
-            print_how_to_resume(verb)
+            _print_how_to_resume(verb)
             raise
         if not complete:
-            print_how_to_resume(verb)
+            _print_how_to_resume(verb)
         elif not verb.seeds and find_rank().rank == 0:
             report_progress(
                 "complete; for its results and the next steps: "
@@ -472,7 +469,7 @@ def fill_from_resume(verb: Any) -> Any:
     return verb
 
 # %% ../nbs/cli.ipynb #50d03596
-def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all steps are done
+def _train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all steps are done
     "Train or resume one run, or one a seed, in this process."
     from b2t_kit.all import memory_check, open_task
     from b2t_kit.decode.tune import CHOICE
@@ -481,7 +478,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
     from b2t_kit.speech.train import train_decoders
     from b2t_kit.train import uninterrupted
 
-    run = checked_settings(verb)
+    run = _checked_settings(verb)
     out = Path(verb.out)
     folders = [out / f"seed_{seed}" for seed in verb.seeds] or [out]
     start = initial_decoder(out, verb.resume, verb.from_run)
@@ -491,7 +488,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
             source = Path(str(verb.config)).parent if is_record else None
             take_over(source, folders, (TEMPERATURE_FILE, CHOICE))
         if verb.seeds:
-            with remembered_seeds(verb):
+            with _remembered_seeds(verb):
                 train_decoders(task, run, out, verb.seeds, verb.resume, check_memory=memory_check())
         else:
             result = train_decoder(task, run, out, verb.resume, check_memory=memory_check())
@@ -499,7 +496,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
     return SUCCESS, all(is_complete(folder, run) for folder in folders)
 
 # %% ../nbs/cli.ipynb #c5a49a44
-def checked_settings(verb: Train) -> "SpeechRun":
+def _checked_settings(verb: Train) -> "SpeechRun":
     "Return the settings of a run; raise `KitError` if they cannot be trained, or not in this folder."
     from b2t_kit.speech.train import settings_to_train
 
@@ -519,7 +516,7 @@ def checked_settings(verb: Train) -> "SpeechRun":
 
 # %% ../nbs/cli.ipynb #fdd56360
 @contextmanager
-def remembered_seeds(verb: Train) -> Iterator[None]:
+def _remembered_seeds(verb: Train) -> Iterator[None]:
     "Keep the options in the folder of several seeds; nothing stays if none begins."
     from b2t_kit.training.run import RESUME
 
@@ -544,7 +541,7 @@ def remembered_seeds(verb: Train) -> Iterator[None]:
             raise
 
 # %% ../nbs/cli.ipynb #3c820305
-def print_how_to_resume(verb: Train) -> None:
+def _print_how_to_resume(verb: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
     from b2t_kit.training.run import RESUME
 
@@ -564,14 +561,14 @@ def print_how_to_resume(verb: Train) -> None:
         )
 
 # %% ../nbs/cli.ipynb #76847576
-def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
+def _train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
     "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.speech.task import SpeechTask, WordsConfig
     from b2t_kit.speech.train import is_complete
     from b2t_kit.training.run import check_resumable
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
-    run = checked_settings(verb)
+    run = _checked_settings(verb)
     out = Path(verb.out)
     started = time.monotonic()
     if find_rank().world > 1:
@@ -596,7 +593,7 @@ def train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a s
     for name, value in options.items():
         if value not in (None, ()):
             words += option_words(name, value)
-    with remembered_seeds(verb):
+    with _remembered_seeds(verb):
         try:
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
             if run.train.hours:
@@ -956,7 +953,7 @@ VERBS: dict[str, type | Call] = {
 }
 
 # %% ../nbs/cli.ipynb #65b560e0
-def verbs_of(folder: str) -> Mapping[str, type | Call]:
+def _verbs_of(folder: str) -> Mapping[str, type | Call]:
     "Return the verbs of a wing, or of the path; none if the wing's folder is not there."
     if not folder:
         return VERBS
@@ -964,11 +961,11 @@ def verbs_of(folder: str) -> Mapping[str, type | Call]:
     return verbs.VERBS if verbs else {}
 
 
-def verb_table() -> dict[str, type | Call]:
+def _verb_table() -> dict[str, type | Call]:
     "Return every verb, with those of the wings that are there, in the order of `b2t --help`."
     table: dict[str, type | Call] = {}
     for folder in dict.fromkeys(WING_OF.values()):
-        table |= verbs_of(folder)
+        table |= _verbs_of(folder)
     order = list(WING_OF)
     names = sorted(table, key=lambda name: order.index(name.split()[0]))
     return {name: table[name] for name in names}
@@ -976,10 +973,10 @@ def verb_table() -> dict[str, type | Call]:
 
 def all_verbs() -> dict[str, type]:
     "Return the classes of all command lines; this imports every verb's function."
-    return {name: command_of(verb) for name, verb in verb_table().items()}
+    return {name: command_of(verb) for name, verb in _verb_table().items()}
 
 # %% ../nbs/cli.ipynb #b748afe9
-VERBS_ELSEWHERE = {  # verb of other programs -> of the kit
+_VERBS_ELSEWHERE = {  # verb of other programs -> of the kit
     "evaluate": "eval",
     "test": "eval",
     "validation": "eval",
@@ -1008,7 +1005,7 @@ VERBS_ELSEWHERE = {  # verb of other programs -> of the kit
 def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     "Return the verb that a command line names."
     # those of other wings are imported only if this one has no such verb
-    for table in (partial(verbs_of, WING_OF.get(words[0], "")), verb_table):
+    for table in (partial(_verbs_of, WING_OF.get(words[0], "")), _verb_table):
         verbs = table()
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
@@ -1018,7 +1015,7 @@ def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
                        "(`b2t --help` lists the verbs)")
     names = {name for name in verbs if name.startswith(f"{words[0]} ")} or set(verbs)
     inputs = (" ".join(words[:2]).casefold(), words[0].casefold())
-    matches = [VERBS_ELSEWHERE[word] for word in inputs if word in VERBS_ELSEWHERE]
+    matches = [_VERBS_ELSEWHERE[word] for word in inputs if word in _VERBS_ELSEWHERE]
     matches += [name for word in inputs for name in difflib.get_close_matches(word, names, 1)]
     hint = f"; did you mean `b2t {matches[0]}`?" if matches else ""
     name = " ".join(word for word in words[:2] if not word.startswith("-"))
@@ -1026,20 +1023,20 @@ def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t{group} --help` lists them)")
 
 
-def has_parts(first: str) -> bool:
+def _has_parts(first: str) -> bool:
     "Return whether a word is no verb by itself, but the first of several, such as `lm`."
-    verbs = verbs_of(WING_OF.get(first, ""))
+    verbs = _verbs_of(WING_OF.get(first, ""))
     return first not in verbs and any(name.startswith(f"{first} ") for name in verbs)
 
 # %% ../nbs/cli.ipynb #195bcceb
-NARROWEST = 40  # columns of a terminal that help is written for
+_NARROWEST = 40  # columns of a terminal that help is written for
 
 
-def print_verbs(first: str) -> None:
+def _print_verbs(first: str) -> None:
     "Print the verbs, or the parts of one, a line each, and the options and exit statuses that all share."
     verbs = {
         name: verb
-        for name, verb in verb_table().items()
+        for name, verb in _verb_table().items()
         if not first or name.split()[0] == first
     }
     width = max(map(len, verbs)) + 2
@@ -1047,7 +1044,7 @@ def print_verbs(first: str) -> None:
     def listed(name: Any, text: str) -> str:
         return textwrap.fill(
             text,
-            max(NARROWEST, shutil.get_terminal_size().columns),
+            max(_NARROWEST, shutil.get_terminal_size().columns),
             initial_indent=f"  {name:<{width}}",
             subsequent_indent=" " * (width + 2),
             break_on_hyphens=False,
@@ -1166,7 +1163,7 @@ NOT_HERE = {  # what to say of options of other programs that have none here
     "b2t decode and b2t submit adapt": "--adapt",
     "cannot be set for this command, which runs on the CPU": "--device",
 }
-NICKNAMES = {
+_NICKNAMES = {
     "--precision": {
         "bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16": "float16", "half": "float16", "16": "float16",
         "16-mixed": "float16", "fp32": "float32", "32": "float32", "32-true": "float32", "no": "float32"},
@@ -1182,7 +1179,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         parts += word.split("=", 1) if re.match(pattern, word) else [word]
     parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
     after = zip(["", *parts], parts)
-    parts = [NICKNAMES.get(option, {}).get(part.lower(), part) for option, part in after]
+    parts = [_NICKNAMES.get(option, {}).get(part.lower(), part) for option, part in after]
     if "--json" in parts:
         index = parts.index("--json") + 1
         if not parts[index:] or parts[index].startswith("--"):
@@ -1204,13 +1201,13 @@ def parse(words: Sequence[str]) -> Any:
         default = verb(**needed, settings=verb.initial(words), typed=typed)
     about = verb.__doc__ or ""
     errors = StringIO()
-    columns = max(NARROWEST, shutil.get_terminal_size().columns)
+    columns = max(_NARROWEST, shutil.get_terminal_size().columns)
     if {"-h", "--help"} & set(words):
         for title, entries in getattr(verb, "about", dict)().items():
             items = (f"\n- {entry}: {text}" for entry, text in entries.items())
             about += f"\n\n{title}:{''.join(items)}"
     try:
-        check_options(options, verb, default)
+        _check_options(options, verb, default)
         with redirect_stderr(errors), environment_with({"COLUMNS": str(columns)}):
             parsed = tyro.cli(
                 verb,
@@ -1236,7 +1233,7 @@ def parse(words: Sequence[str]) -> Any:
     raise KitError(f"{reason} (`{program} --help` lists the options)")
 
 # %% ../nbs/cli.ipynb #2308c861
-def check_options(options: Sequence[str], verb: type, default: Any) -> None:
+def _check_options(options: Sequence[str], verb: type, default: Any) -> None:
     "Raise `ValueError` for an option that is given twice, or that the verb has not: with the one to use."
     settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
     kinds = get_type_hints(verb, include_extras=True)
@@ -1254,10 +1251,10 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
             continue
         if option in positional:
             raise ValueError(f"{option}: leave out the option's name and write its value alone")
-        raise ValueError(f"{option}: {advice_on(option, valid)}")
+        raise ValueError(f"{option}: {_advice_on(option, valid)}")
 
 
-def advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that the verb has
+def _advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that the verb has
     "Return what to say about an option that a verb has not: by the tables, else the one most like it."
     foreign = dict[str, str]()  # option of another program -> what to use here
     for hint, names in ELSEWHERE.items():
@@ -1333,7 +1330,7 @@ def act(verb: Any, quiet: bool = False) -> int:
     return status
 
 # %% ../nbs/cli.ipynb #67288201
-def fault_in(model: str, error: Exception) -> str:
+def _fault_in(model: str, error: Exception) -> str:
     "Return where an error arose in the file of one's own model, or beside it, in a line; empty if elsewhere."
     kind = type(error).__name__
     of_machine = isinstance(error, (OSError, MemoryError)) or "OutOfMemory" in kind
@@ -1376,8 +1373,8 @@ def do(words: list[str]) -> int:
                 config=(tyro.conf.OmitArgPrefixes,),
             )
         return SUCCESS
-    if not arguments or len(arguments) == 1 and has_parts(first):
-        print_verbs(first)
+    if not arguments or len(arguments) == 1 and _has_parts(first):
+        _print_verbs(first)
         return SUCCESS if arguments != words else ERROR
     try:
         try:
@@ -1395,7 +1392,7 @@ def do(words: list[str]) -> int:
             raise KitError(f"{flag(match[1])}{str(error)[match.end():]}") from error
         raise
     except Exception as error:
-        if ".py:" in model and (fault := fault_in(model, error)):
+        if ".py:" in model and (fault := _fault_in(model, error)):
             raise KitError(fault) from error
         raise
 

@@ -9,7 +9,8 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
-from b2t_kit.data.dataset import check_folder, find_recordings
+from b2t_kit.data.dataset import find_recordings
+from b2t_kit.data.validate import check_folder
 from commands import start
 
 

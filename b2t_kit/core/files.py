@@ -154,7 +154,7 @@ def locked(
             path.unlink()
         os.close(handle)
 
-
+# %% ../../nbs/core/files.ipynb #ecaa23a8
 def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open file; None if there are no locks
     "Lock a file, and write into it which process has it."
     waited = False
@@ -184,7 +184,7 @@ def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open 
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return handle
 
-
+# %% ../../nbs/core/files.ipynb #bf19fdd3
 def _try_lock(handle: int) -> bool | None:  # None if the drive or the system has no locks
     "Return whether an open file could be locked."
     try:

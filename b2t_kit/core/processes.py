@@ -86,7 +86,36 @@ def _open_meeting(serves: bool, seconds: float) -> Any:
         f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server
     )
 
+# %% ../../nbs/core/processes.ipynb #a7f63ee3
+def _wait_for_others(
+    process: Rank,
+    store: Any,  # of this meeting
+    meeting: Any,  # of this start, where an error of another process stands
+    timeout: float,  # seconds
+) -> None:
+    "Wait until every process has joined; raise `KitError` naming those that have not, or the error of one."
+    import torch.distributed as dist
 
+    missing = list(range(process.world))
+    deadline = time.monotonic() + timeout
+    period = f"within {timeout:g} s"
+    try:
+        store.set(f"joined/{process.rank}", "yes")
+        while missing and time.monotonic() < deadline:
+            missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
+            if missing and meeting.check(["failed"]):
+                raise KitError(meeting.get("failed").decode())
+            time.sleep(0.02 if missing else 0.0)
+    except dist.DistError:
+        period = "before the meeting point closed"  # the process that kept it has given up
+    if missing:
+        ranks = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+        raise KitError(
+            f"process {process.rank} of {process.world}: no sign of process {ranks} {period}; "
+            "look for its own error above"
+        )
+
+# %% ../../nbs/core/processes.ipynb #b1ab5b54
 def join(
     process: Rank,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
@@ -105,8 +134,6 @@ def join(
         _choose_interface(process)
     host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
     port = os.environ.get("MASTER_PORT") or "not set"
-    name = f"process {process.rank} of {process.world}"
-    period = f"within {timeout:g} s"
     if not is_whole(port) or not int(port):
         raise KitError(
             f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch"
@@ -125,25 +152,13 @@ def join(
                 "--main_process_port 0)"
             ) from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
-        raise KitError(f"{name}: {keeper} did not answer at {host}:{port} {period}") from error
+        raise KitError(
+            f"process {process.rank} of {process.world}: {keeper} did not answer at "
+            f"{host}:{port} within {timeout:g} s"
+        ) from error
     _MEETING[:] = [meeting]
     store = dist.PrefixStore(purpose, meeting)
-    missing = list(range(process.world))
-    deadline = time.monotonic() + timeout
-    try:
-        store.set(f"joined/{process.rank}", "yes")
-        while missing and time.monotonic() < deadline:
-            missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
-            if missing and meeting.check(["failed"]):
-                raise KitError(meeting.get("failed").decode())
-            time.sleep(0.02 if missing else 0.0)
-    except dist.DistError:
-        period = "before the meeting point closed"  # the process that kept it has given up
-    if missing:
-        ranks = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
-        raise KitError(
-            f"{name}: no sign of process {ranks} {period}; look for its own error above"
-        )
+    _wait_for_others(process, store, meeting, timeout)
     # DDP imports it, and an open group would stay in the defaults of its functions for ever, with
     # its threads
     import torch.distributed.nn  # noqa: F401
@@ -157,7 +172,7 @@ def end_with_parent() -> None:
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
-
+# %% ../../nbs/core/processes.ipynb #be562be7
 def _choose_interface(process: Rank) -> None:
     """Let gloo use the network that leads to the first machine, where this machine's name is a loopback address.
 

@@ -215,7 +215,7 @@ class TrialCache:
         ):
             target.copy_(source)
 
-
+# %% ../../nbs/data/batches.ipynb #5947be70
 def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray:  # (T, C)
     "Return a trial in the precision of a cache; raise `Fault` if a number is too large for it."
     trial = recordings.features(index)

@@ -55,10 +55,28 @@ def is_date(*parts: str) -> bool:  # year, month, day
     except ValueError:
         return False
 
-
+# %% ../../nbs/data/quarantine.ipynb #90d71861
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 
 
+def _dates_in_number(token: str) -> list[tuple[str, ...]]:
+    "Return what a single number can mean as a date: 20230813, 130823, seconds since 1970."
+    parts = list[tuple[str, ...]]()
+    width = 2 if len(token) in (6, 12) else 4
+    if len(token) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
+        parts.append((token[:width], token[width:width + 2], token[width + 2:width + 4]))
+        parts += [
+            (token[4 : 4 + width], token[2:4], token[:2]),
+            (token[4 : 4 + width], token[:2], token[2:4]),
+        ]
+    # seconds since 1970, or finer: in UTC, and in the West
+    if len(token) in (10, 13, 16, 19) and token[0] == "1":
+        zones = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, -8))
+        times = [datetime.datetime.fromtimestamp(int(token[:10]), zone) for zone in zones]
+        parts += [tuple(f"{time:%Y %m %d}".split()) for time in times]
+    return parts
+
+# %% ../../nbs/data/quarantine.ipynb #60bec912
 def dates_in(text: str) -> set[str]:  # "2023.08.13"
     "Return every date of this century that the numbers of a text can mean, in any order, with any marks between."
     text = re.sub(
@@ -70,19 +88,7 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
     numbers = list(re.finditer(r"\d+", text))
     parts = list[tuple[str, ...]]()
     for index, number in enumerate(numbers):
-        token = number[0]
-        width = 2 if len(number[0]) in (6, 12) else 4
-        if len(token) in (6, 8, 12, 14, 17):  # with the time of the day, perhaps
-            parts.append((token[:width], token[width:width + 2], token[width + 2:width + 4]))
-            parts += [
-                (token[4 : 4 + width], token[2:4], token[:2]),
-                (token[4 : 4 + width], token[:2], token[2:4]),
-            ]
-        # seconds since 1970, or finer: in UTC, and in the West
-        if len(token) in (10, 13, 16, 19) and token[0] == "1":
-            zones = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, -8))
-            times = [datetime.datetime.fromtimestamp(int(token[:10]), zone) for zone in zones]
-            parts += [tuple(f"{time:%Y %m %d}".split()) for time in times]
+        parts += _dates_in_number(number[0])
         triple = numbers[index:index + 3]
         if len(triple) == 3 and all(re.fullmatch(r"[^\da-z]{1,4}", text[before.end():after.start()])
                                     for before, after in zip(triple, triple[1:])):

@@ -42,7 +42,7 @@ class _Disk(io.FileIO):
             self.fault = self.fault or error
             return size or 0
 
-
+# %% ../../nbs/data/write.ipynb #f696584b
 class NewFile(h5py.File):
     "An HDF5 file that gets its name when its block ends without an error."
 

@@ -109,7 +109,7 @@ def write_average(
     write_logits(out, averages(), [names[column] for column in columns])
     return Path(out)
 
-
+# %% ../../nbs/decode/combine.ipynb #cf2f4840
 def average_files(
     paths: Sequence[str | Path],  # logits of the same trials, one file per model
     out: str | Path,  # the file to write; it appears only when complete

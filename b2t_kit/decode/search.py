@@ -489,7 +489,7 @@ def _is_phrase(word: str, fields: Sequence[str]) -> bool:
     )
     return bool(fields) and not like_phonemes
 
-
+# %% ../../nbs/decode/search.ipynb #4f7478a7
 def parse_hotwords(
     lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation on a line of its own; `#` comments
     source: str = "hotwords",  # for error messages

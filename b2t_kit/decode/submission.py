@@ -160,7 +160,7 @@ def write_submission(
     write_atomically(out, "\n".join(lines) + "\n")
     return SubmissionCheck(Path(out), len(keys), submission_faults(read_bytes(out), len(keys)))
 
-
+# %% ../../nbs/decode/submission.ipynb #66d9e09a
 def submit_nbest(
     nbest: str | Path,  # lists of the test split (.jsonl), such as rescored ones, or the sentences.csv of `b2t decode`
     out: str | Path,  # the submission to write

@@ -74,11 +74,9 @@ _MISCOUNTED = "the counts at the top do not match, or a section is missing"
 SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
 
 
-def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
-    "Return the n-grams of 1, 2, ... words of the lines of a file, each split into fields, and add the words."
+def _read_counts(rows: Iterator[list[bytes]]) -> tuple[list[int], list[bytes]]:
+    "Return how many n-grams of 1, 2, ... words a file declares, and the line after these."
     counts = list[int]()
-    tables = list[Ngrams]()
-    ids = dict[bytes, int]()
     if next(rows) != [b"\\data\\"]:
         raise ValueError(
             "is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, "
@@ -99,6 +97,14 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
             f"{sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory; KenLM makes a file "
             "that is read as it is: build_binary trie MODEL.arpa MODEL.bin"
         )
+    return counts, fields
+
+# %% ../../nbs/lm/arpa.ipynb #7849a175
+def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
+    "Return the n-grams of 1, 2, ... words of the lines of a file, each split into fields, and add the words."
+    counts, fields = _read_counts(rows)
+    tables = list[Ngrams]()
+    ids = dict[bytes, int]()
     for n, number in enumerate(counts, 1):
         if fields != [b"\\%d-grams:" % n]:
             raise ValueError(f"is not \\{n}-grams:, {_MISCOUNTED}")
@@ -259,7 +265,7 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
         else str(value)
     )
 
-
+# %% ../../nbs/lm/arpa.ipynb #ca8eec37
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return a model's content, memory and origin."
     size = os.path.getsize(str(model.path))

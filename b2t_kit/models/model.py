@@ -6,8 +6,8 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
            'ParameterGroup', 'Adapted', 'FrameSteps', 'check_output', 'ModelConfig', 'model_names', 'published_in',
-           'model_class', 'imported_modules', 'loaded_models', 'model_name', 'model_sources', 'source_note',
-           'class_of_name', 'LinearConfig', 'LinearReadout', 'PatchSteps']
+           'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'LinearConfig',
+           'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
 import ast
@@ -304,7 +304,7 @@ def _ways_on(scores: torch.Tensor, missing: float) -> list[torch.Tensor]:  # (B,
     padded = F.pad(scores, (0, 2), value=missing)
     return [padded[:, by : by + scores.shape[1]] for by in range(3)]
 
-
+# %% ../../nbs/models/model.ipynb #53d59215
 def _backward_step(
     ahead: tuple[torch.Tensor, torch.Tensor],
     here: torch.Tensor,
@@ -324,7 +324,7 @@ def _backward_step(
     ahead = tuple(torch.where(live > 0, new, old) for new, old in zip(scores, ahead))
     return ahead, (torch.cat([moving, jumping], dim=1) / torch.cat([total, total], dim=1),)
 
-
+# %% ../../nbs/models/model.ipynb #43cab437
 def _forward_step(
     where: torch.Tensor, onward: torch.Tensor
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
@@ -614,7 +614,7 @@ class ModelConfig:
             key: record[key] for key in ("name", "file", "sha256") if key in record
         }
         settings = {key: value for key, value in record.items() if key not in name}
-        return from_dict(class_of_name(name, where), settings, where)
+        return from_dict(_class_of_name(name, where), settings, where)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:
@@ -654,7 +654,7 @@ class _Source(NamedTuple):
     @classmethod
     def read(cls, path: Path, source: bytes, more: Iterable[str] = ()) -> Self:
         "Read a file's imports, and those of the modules named."
-        modules = imported_modules(path, source, more)
+        modules = _imported_modules(path, source, more)
         names = dict[str, str]()
         for name, file in modules.items():
             package = "/__init__" if file.stem == "__init__" else ""
@@ -748,7 +748,7 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             words = [word.value for word in node.args[:1] if isinstance(word, ast.Constant)]
             yield from (word for word in words if isinstance(word, str))
 
-
+# %% ../../nbs/models/model.ipynb #6519000d
 def _is_own(file: Path) -> bool:
     "Return whether a file belongs neither to Python, nor to an installed package, nor to this kit."
     folders = (sysconfig.get_path("stdlib"), Path(inspect.getfile(KitError)).resolve().parents[1])
@@ -778,8 +778,8 @@ def _files_of(name: str) -> Iterator[tuple[str, Path, bool]]:  # name, file, whe
                 return
             yield part, file, search is not None
 
-
-def imported_modules(
+# %% ../../nbs/models/model.ipynb #ede7e2a7
+def _imported_modules(
     path: Path,  # of a file
     source: bytes,  # its content
     more: Iterable[str] = (),  # names of modules that it has imported in other ways
@@ -829,7 +829,7 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
         )
     return _FILES[config_class].texts
 
-
+# %% ../../nbs/models/model.ipynb #e2ea17ad
 def _notebook_sources(config_class: type) -> dict[str, bytes]:
     "Return the sources of a class of a notebook or a script, and of what it uses there: classes, functions, constants."
     here = vars(sys.modules["__main__"])
@@ -889,7 +889,7 @@ def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> s
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
-def class_of_name(name: Mapping[str, Any], where: str) -> type[ModelConfig]:
+def _class_of_name(name: Mapping[str, Any], where: str) -> type[ModelConfig]:
     "Return the settings class of a name in config.json."
     word = str(name.get("name"))
     if "sha256" not in name:

@@ -281,7 +281,7 @@ _FAR = 4.0  # times the estimate, or a part of it, that no network was found to 
 _MISSING_FAR = 2.0  # times the estimate; 2.3 to 3.8 where every second or third frame was left out
 _MISSING = 0.12  # fraction of the labels: .12 to .24 there, and up to .09 at forty per cent of errors
 
-
+# %% ../../nbs/speech/calibrate.ipynb #477ea5ac
 def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
     "Say how many labels have no sound in the logits, if there are many, and hardly a sound too many."
     kinds = Counter[str]()
@@ -301,7 +301,7 @@ def _missing_sounds(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> str:
 def _are_probabilities(logits: np.ndarray) -> bool:
     return bool((logits >= 0).all()) and np.allclose(logits.sum(axis=1), 1, atol=1e-2)
 
-
+# %% ../../nbs/speech/calibrate.ipynb #f7f519b1
 def fit_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
     labels: Sequence[Sequence[int]],  # true classes of each

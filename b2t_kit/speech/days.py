@@ -121,7 +121,7 @@ def read_rates(
         pairs.append((pattern, factor))
     return pairs
 
-
+# %% ../../nbs/speech/days.ipynb #b294874a
 def with_rates(
     groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]
 ) -> list[dict[str, Any]]:

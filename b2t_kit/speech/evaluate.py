@@ -101,7 +101,7 @@ def matching_sessions(run: str | Path, recordings: Recordings) -> frozenset[str]
     content = data_fingerprint(recordings, Path(run) / MEMO)["content"]
     return frozenset(day for day, digest in content.items() if digests.get(day) == digest)
 
-
+# %% ../../nbs/speech/evaluate.ipynb #94712eb2
 def fit_network(
     network: Network, own: frozenset[str], trials: Sequence[GreedyTrial]
 ) -> Calibration | None:
@@ -322,7 +322,7 @@ def training_recordings(run: str | Path, data: str | Path | None = None) -> str 
             return folder
     return data
 
-
+# %% ../../nbs/speech/evaluate.ipynb #7a27f5bc
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
     folder = Path(run) / part / recordings.split
@@ -337,7 +337,14 @@ def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     )
     return target
 
+# %% ../../nbs/speech/evaluate.ipynb #cf773ca5
+def _notes_on(trials: Sequence[GreedyTrial], selections: Mapping[str, str]) -> list[SelectionNote]:
+    "Return what was selected on how many of the trials; `selections` has what was on each day."
+    days = [trial.info.session for trial in trials]
+    counts = Counter(selections[day] for day in days if day in selections)
+    return [SelectionNote(SELECTIONS[kind], count, len(trials)) for kind, count in counts.items()]
 
+# %% ../../nbs/speech/evaluate.ipynb #a75966bf
 def evaluate_run(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
     # folder of the recordings; default: that of the run's training, else it is searched for, also
@@ -364,13 +371,7 @@ def evaluate_run(
             trials = read_greedy_trials(recordings, path)
             for line in strange_labels(trials):
                 say_once(f"warning: {line}")
-            selections = dict(decoder.selections(key["data"]))
-            days = [trial.info.session for trial in trials]
-            counts = Counter(selections[day] for day in days if day in selections)
-            notes = [
-                SelectionNote(SELECTIONS[kind], count, len(trials))
-                for kind, count in counts.items()
-            ]
+            notes = _notes_on(trials, dict(decoder.selections(key["data"])))
             network = decoder.network(run)
             calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":

@@ -21,8 +21,9 @@ from ..core.errors import KitError
 from ..core.files import regular_file
 from ..core.program import say_once, track_progress
 from ..data.batches import EvalBatches
-from ..data.dataset import Recordings, TrialInfo, check_days, data_fingerprint
+from ..data.dataset import Recordings, TrialInfo, data_fingerprint
 from ..data.dataset import signal_difference
+from ..data.validate import check_days
 from ..data.write import NewFile
 from ..devices.torch import Device
 from ..lexicon.g2p import sentence_to_phonemes
@@ -43,7 +44,7 @@ class GreedyTrial:
     loss: float  # CTC loss; infinite if the labels do not fit into the frames, NaN in the test split
     logits: np.ndarray = field(repr=False, compare=False)  # (P, classes) float32; none in an `Evaluation`
 
-
+# %% ../../nbs/speech/logits.ipynb #14661063
 @torch.no_grad()
 def decode_greedily(
     decoder: Decoder,
@@ -122,7 +123,7 @@ def logits_key(
         "data": data_fingerprint(recordings, memo),
     }
 
-
+# %% ../../nbs/speech/logits.ipynb #b93788f0
 def cached_logits(
     run: str | Path, decoder: Decoder, recordings: Recordings, device: Device, folder: Path
 ) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
@@ -136,7 +137,7 @@ def cached_logits(
 
     return cache_file(folder / "logits.hdf5", key, write), key
 
-
+# %% ../../nbs/speech/logits.ipynb #12a96e7e
 def read_greedy_trials(
     recordings: Recordings, path: Path
 ) -> list[GreedyTrial]:  # in the order of the recordings

@@ -24,9 +24,10 @@ from ..core.settings import check_bounds, from_dict, to_dict
 from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches
 from ..data.batches import augment, check_batch_size, check_lengths, map_trials
 from ..data.batches import rows_per_batch, smooth, smoothing_taps
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, check_days
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
 from ..data.dataset import data_fingerprint, signal_difference
 from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days
+from ..data.validate import check_days
 from ..devices.torch import Device
 from ..lexicon.g2p import sentence_to_phonemes
 from ..models.gru import GRUConfig

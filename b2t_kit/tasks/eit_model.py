@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNET_SIZES', 'TIMES', 'HeadByHead', 'fused', 'attend', 'PositionBias', 'UNetConfig', 'RootMeanSquare', 'modulate',
-           'Attention', 'Block', 'as_image', 'Merge', 'doubled', 'Split', 'waves', 'position_table', 'VoltageEncoder',
-           'UNet', 'initialise_unet', 'signal_left', 'mixture', 'noise_like', 'sampling_times', 'step_factors',
-           'sample']
+           'Attention', 'Block', 'Merge', 'doubled', 'Split', 'waves', 'position_table', 'VoltageEncoder', 'UNet',
+           'signal_left', 'mixture', 'noise_like', 'sampling_times', 'step_factors', 'sample']
 
 # %% ../../nbs/tasks/eit_model.ipynb #c6929891
 from collections.abc import Callable
@@ -261,7 +260,7 @@ class Block(nn.Module):
         return tokens + gate_2[:, None] * output
 
 # %% ../../nbs/tasks/eit_model.ipynb #27c213e9
-def as_image(tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, side, side, C)
+def _as_image(tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, side, side, C)
     "Tokens arranged in rows and columns."
     side = round(tokens.shape[1] ** 0.5)
     return tokens.reshape(len(tokens), side, side, -1)
@@ -276,7 +275,7 @@ class Merge(nn.Module):
         self.out = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, N / 4, C)
-        image = as_image(tokens)
+        image = _as_image(tokens)
         # B, i, j, x, y, C
         blocks = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)
         return self.out(self.norm(blocks.reshape(len(tokens), tokens.shape[1] // 4, -1)))
@@ -299,7 +298,7 @@ class Split(nn.Module):
         self.join = nn.Linear(2 * width, width)
 
     def forward(self, tokens: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        image = as_image(tokens).permute(0, 3, 1, 2)
+        image = _as_image(tokens).permute(0, 3, 1, 2)
         features = self.grow(doubled(image))
         return self.join(torch.cat([features.flatten(2).mT, kept], dim=-1))
 
@@ -392,7 +391,7 @@ class UNet(nn.Module):
         self.norm = RootMeanSquare(width)
         self.steer = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, config.patch**2)
-        initialise_unet(self)
+        _initialise_unet(self)
 
     def forward(
         self,
@@ -424,13 +423,13 @@ class UNet(nn.Module):
     def painted(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, patch^2) -> (B, 1, size, size)
         "Return the pixels of the tokens."
         patch = self.config.patch
-        image = as_image(tokens).unflatten(-1, (patch, patch))
+        image = _as_image(tokens).unflatten(-1, (patch, patch))
         return image.permute(0, 1, 3, 2, 4).reshape(
             len(tokens), 1, self.config.size, self.config.size
         )
 
 # %% ../../nbs/tasks/eit_model.ipynb #7b54d472
-def initialise_unet(
+def _initialise_unet(
     model: UNet,  # changed in place
 ) -> None:
     "Draw the initial weights from torch's generator."

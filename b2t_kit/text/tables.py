@@ -176,7 +176,7 @@ _KNOWN = frozenset(
 LISTS = ("nbest", "n_best", "hyps", "hypotheses")  # of sentences with scores, in JSON
 _MANIFEST = "audio_filepath"  # field of NeMo's lists of recordings, whose `text` is what was said
 
-
+# %% ../../nbs/text/tables.ipynb #c5eaa8dc
 def _folded(name: str) -> str:
     return name.strip().casefold().replace(" ", "_").replace("-", "_")
 
@@ -189,7 +189,7 @@ def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
         raise KitError(f"{both} could both be meant; keep only one of them")
     return found[0] if found else None
 
-
+# %% ../../nbs/text/tables.ipynb #be9e1732
 def text_column(columns: Sequence[str], part: Part) -> str:
     "Return the column with the sentences."
     own = _find(columns, TEXTS[part])
@@ -230,7 +230,7 @@ class Line(NamedTuple):
     trial_key: tuple[str, int, int] | None = None
     missing: str = ""  # what it says instead of a sentence, such as "nan"
 
-
+# %% ../../nbs/text/tables.ipynb #a91b4170
 def _missing_value(sentence: str) -> str:
     "Return what a cell says instead of a sentence; empty if it is a sentence, or says nothing."
     return "" if read_sentence(sentence) else printable(sentence.strip())[:40]
@@ -241,7 +241,7 @@ def _checked_text(value: Any, name: str) -> str:
         raise KitError(f"{name!r} is {json.dumps(value)[:40]}, not text")
     return value
 
-
+# %% ../../nbs/text/tables.ipynb #30b58311
 _SCORES = ("score", "total", "log_prob", "logprob")
 _PROBABILITIES = ("probability", "prob", "posterior")
 
@@ -282,7 +282,7 @@ def _cell(row: Mapping[str, Any], column: str) -> str:
         raise KitError(f"{column} is empty")
     return cell
 
-
+# %% ../../nbs/text/tables.ipynb #a1e61bbf
 def _trial_key(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, int, int]:
     "Return session, block and trial of a row."
     session, *numbers = (_cell(row, column) for column in columns)
@@ -291,7 +291,7 @@ def _trial_key(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, int
             raise KitError(f"{column} {number[:40]!r} is not a whole number")
     return session, int(numbers[0]), int(numbers[1])
 
-
+# %% ../../nbs/text/tables.ipynb #fa751e9b
 def _lines_of(
     rows: Sequence[tuple[str, Any]],  # where each is, and its cells
     part: Part,
@@ -336,7 +336,7 @@ def _lines_of(
         told.append("trials in the order of the lines")
     return lines, ", ".join(told)
 
-
+# %% ../../nbs/text/tables.ipynb #7dca46de
 def _refuse_names(rows: Sequence[tuple[str, Any]], column: str) -> None:
     "Raise `KitError` if columns may name the trials, but are not known, or not all there."
     columns = list(rows[0][1])
@@ -459,7 +459,7 @@ def utterance_kind(lines: Sequence[str]) -> Literal["first", "last", ""]:
                        f"lines with the name of an utterance such as {usual!r}")
     return "first" if all(names) else ""
 
-
+# %% ../../nbs/text/tables.ipynb #cba4d672
 def _text_lines(text: str, must_end: bool, needs_names: bool) -> tuple[list[Line], str]:
     "Return lines of a text, and how they are read."
     texts = text.removesuffix("\n").split("\n")
@@ -557,7 +557,7 @@ def _are_numbered(names: Sequence[str]) -> bool:
         return True
     return len({key[:2] for key in keys}) == 1 and len(set(keys)) == len(keys)
 
-
+# %% ../../nbs/text/tables.ipynb #a03a56f0
 def read_table(
     path: str | Path,  # see above
     part: Part = "decoded",  # which of its columns to read: what was decoded, or what was said
@@ -636,7 +636,7 @@ def rekeyed(tables: Sequence[Table]) -> list[dict[tuple, Any]]:
                                 f"{Path(anchor.path).name}, {sorting}")
     return result
 
-
+# %% ../../nbs/text/tables.ipynb #b3ae70db
 def _spelled(key: tuple) -> str:
     return " ".join(map(str, key))
 

@@ -455,6 +455,21 @@ def share_run(folder: str | Path) -> None:
 MemoryCheck = Callable[[Task, TrainConfig, Device, Callable[[str], None]], Any]
 
 # %% ../../nbs/training/run.ipynb #411d54de
+def _write_records(run: Run, report: Callable[[str], None]) -> None:
+    "Write the run's settings, its environment and its model's sources; changed ones are kept beside."
+    save_json(run.folder / "config.json", run.record)
+    save_json(run.folder / RESUME, run.task.run_environment())
+    for name, content in run.task.sources().items():
+        path = run.folder / SOURCES / name
+        if path.is_file() and (old := read_bytes(path)) != content:
+            copy = write_atomically(run.folder / SOURCES / f"until_{run.step}" / name, old)
+            report(
+                f"{name}: has changed since the run began, which goes on with it; {copy} "
+                "is the old source"
+            )
+        write_atomically(path, content)
+
+# %% ../../nbs/training/run.ipynb #5bb76c16
 @contextmanager
 def open_run(
     task: Task,
@@ -500,19 +515,6 @@ def open_run(
                 check_memory(task, config, device, report)
             return record
 
-        def write_records() -> None:
-            save_json(folder / "config.json", record)
-            save_json(folder / RESUME, task.run_environment())
-            for name, content in task.sources().items():
-                path = folder / SOURCES / name
-                if path.is_file() and (old := read_bytes(path)) != content:
-                    copy = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
-                    report(
-                        f"{name}: has changed since the run began, which goes on with it; {copy} "
-                        "is the old source"
-                    )
-                write_atomically(path, content)
-
         record = on_main(device, claim)
         _check_agreement(device, task, config, record["data"])
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
@@ -528,7 +530,7 @@ def open_run(
         )
         if resume:
             restore(run)
-        on_main(device, write_records)
+        on_main(device, lambda: _write_records(run, report))
         yield run
 
 # %% ../../nbs/training/run.ipynb #99518d9a
@@ -943,11 +945,30 @@ def should_stop(run: Run) -> bool:
     return bool(reason)
 
 # %% ../../nbs/training/run.ipynb #e0623980
+def _time_steps(run: Run, micro_batches: list[Any]) -> float:  # seconds
+    "Take one step several times, and return the time of the fastest but the first."
+    device = run.device
+    times: list[float] = []
+    # several processes take the same number
+    limit = 6 if device.world == 1 and not device.compiles else 2
+    while len(times) < 2 or (len(times) < limit and sum(times) < 1.0):
+        device.synchronize()
+        start = time.monotonic()
+        seed_step(run)
+        accumulate_gradients(run, micro_batches)
+        if device.compiles:
+            update_weights(run, micro_batches[-1])
+            run.step -= 1
+        device.synchronize()
+        times.append(time.monotonic() - start)
+    # the first prepares; the fastest is the least disturbed by other programs
+    return min(times[1:])
+
+# %% ../../nbs/training/run.ipynb #dc6807a9
 def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
     "Compute the next step's gradient, or compile every program that the run will need; then restore the run."
     device = run.device
     meter = run.meter
-    seconds = []
     if device.compiles:
         steps, validation = run.task.shapes(run.config, device)
         run.say(
@@ -964,22 +985,7 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
     backup = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
               for part, tensors in parts.items()}
     run.meter = Meter()
-    for micro_batches in steps:
-        times: list[float] = []
-        # several processes take the same number
-        limit = 6 if device.world == 1 and not device.compiles else 2
-        while len(times) < 2 or (len(times) < limit and sum(times) < 1.0):
-            device.synchronize()
-            start = time.monotonic()
-            seed_step(run)
-            accumulate_gradients(run, micro_batches)
-            if device.compiles:
-                update_weights(run, micro_batches[-1])
-                run.step -= 1
-            device.synchronize()
-            times.append(time.monotonic() - start)
-        # the first prepares; the fastest is the least disturbed by other programs
-        seconds.append(min(times[1:]))
+    seconds = [_time_steps(run, micro_batches) for micro_batches in steps]
     run.meter = meter
     if device.compiles:
         with _forbid_changes(run, "warm-up"):
@@ -1006,6 +1012,29 @@ def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more 
     return size, 0 if run.optimizer.state else 8 * num_trained
 
 # %% ../../nbs/training/run.ipynb #8790058e
+def _schedule_line(config: TrainConfig) -> str:
+    "Return how the learning rate goes, or a warning if the run ends before its warm-up does."
+    if config.warmup_steps >= config.steps:
+        return (
+            f"warning: the warm-up takes {config.warmup_steps} steps and the run ends at step "
+            f"{config.steps}, before the learning rate reaches {config.lr:g}: give more --steps, "
+            f"or --warmup-steps {config.steps // 4}"
+        )
+    start = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
+    return (f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
+            f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}")
+
+
+def _disk_needed(run: Run, size: int) -> int:  # bytes
+    "Return what the checkpoints, of `size` bytes, will still need; `KitError` if there is less."
+    config = run.config
+    intervals = [interval for interval in (config.checkpoint_every, config.eval_every) if interval]
+    # with the first and the last
+    writes = 2 + sum((config.steps - run.step) // interval for interval in intervals)
+    num_kept = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + writes)
+    return on_main(run.device, lambda: check_disk_space(run.folder, size, num_kept))
+
+# %% ../../nbs/training/run.ipynb #7fed79da
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
     config = run.config
@@ -1017,27 +1046,14 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
         groups.append(f"{group.get('name', 'all')} {count:,} ({rates})")
     num_parameters = sum(parameter.numel() for parameter in run.plain_model.parameters())
     size = sum(checkpoint_sizes(run))
-    intervals = [interval for interval in (config.checkpoint_every, config.eval_every) if interval]
-    # with the first and the last
-    writes = 2 + sum((config.steps - run.step) // interval for interval in intervals)
-    num_kept = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + writes)
-    needed = on_main(device, lambda: check_disk_space(run.folder, size, num_kept))
+    needed = _disk_needed(run, size)
     hours = f", or {config.hours:.3g} hours" if config.hours else ""
-    start = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
-    schedule = (f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{start} to "
-                f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}")
-    if config.warmup_steps >= config.steps:
-        schedule = (
-            f"warning: the warm-up takes {config.warmup_steps} steps and the run ends at step "
-            f"{config.steps}, before the learning rate reaches {config.lr:g}: give more --steps, "
-            f"or --warmup-steps {config.steps // 4}"
-        )
     time_left = duration(step_seconds * (config.steps - run.step))
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
         "parameters": f"{num_parameters:,}: {', '.join(groups)}",
         **run.task.plan(),
-        "schedule": schedule,
+        "schedule": _schedule_line(config),
         "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, "
         f"clipped at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
         "memory": f"{megabytes(device.memory_bytes(), 0)} after the first batch",
