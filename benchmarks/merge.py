@@ -32,7 +32,7 @@ from b2t_kit.core.cache import content_hash
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.program import environment_with
 from b2t_kit.devices.select import open_device
-from b2t_kit.rescore.llm import load_scorer, model_key, read_scores
+from b2t_kit.rescore.llm import kept_scorer, model_key
 from b2t_kit.rescore.merge import NEVER, chosen_by, features_of, fit, fit_gate, fit_model_weight
 from b2t_kit.rescore.merge import read_alone, vote_of, word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
@@ -152,9 +152,7 @@ def model_writes(
     name = f"{model_key(folder)} {precision}"
     with open_device("cpu", precision) as device:
         kept = out / "scores.json"
-        writing, known = read_scores(kept, name)
-        scorer = load_scorer(folder, device, writing=writing)
-        scorer.known.update(known)
+        scorer = kept_scorer(folder, device, 0, kept, name)
         questions = read_alone(scorer, questions, kept, name)
     key = f"{name} {scorer.writing}"
     writer = Writer(scorer, out, key, settings)

@@ -29,12 +29,11 @@ from ..decode.submission import write_table
 from ..devices.select import open_device
 from ..lm.kenlm import read_language_model
 from ..lm.model import LanguageModel, sentence_scores
-from .llm import CausalScorer, Writing, kept_scores, load_scorer, model_key
-from .llm import read_scores
+from .llm import CausalScorer, Writing, kept_scorer, kept_scores, model_key
 from .writer import Question, Writer, WriterSettings, Written, ask, learn
 from .writer import notes_of_lists, read_questions, trained_on_warning
-from ..text.metrics import SelectionNote, Counts, Difference, Rate, compare, count_edits
-from ..text.metrics import edit_distance, with_notes, rate_of
+from ..text.metrics import Counts, Difference, Rate, SelectionNote, compare, count_edits
+from ..text.metrics import edit_distance, rate_of, with_notes
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a52
 FEATURES = (
@@ -478,9 +477,7 @@ def merge(
         earlier = _load_trained(trained, names) if trained else {}
         kept = folder / "scores.json"
         key = f"{names[0]} {opened.precision.dtype}"
-        writing, known = read_scores(kept, key)
-        scorer = load_scorer(llm, opened, bits, earlier.get("writing", writing))
-        scorer.known.update(known)
+        scorer = kept_scorer(llm, opened, bits, kept, key, earlier.get("writing"))
         settings = earlier.get("settings", WriterSettings(seed=seed))
         name = f"{key} {scorer.writing}"
         questions = read_alone(scorer, questions, kept, key)

@@ -22,13 +22,12 @@ import torch
 
 from ..core.cache import content_hash
 from ..core.errors import KitError
-from ..core.files import load_json, save_json
 from ..core.program import free_memory, gib, report_progress, track_progress
 from ..decode.combine import least_risk
-from ..decode.files import selection_notes_of, read_nbest
+from ..decode.files import read_nbest, selection_notes_of
 from ..devices.torch import to_device
 from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
-from .llm import token_ids
+from .llm import read_checked, save_checked, token_ids
 from ..text.metrics import TRAINED, SelectionNote
 from ..text.phonemes import normalise
 from ..text.tables import Table, align_tables, check_complete, likeliest, read_table
@@ -433,20 +432,9 @@ def write_sentences(
     return sentences
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f48
-def _read_written(path: Path) -> dict[int, Written]:  # number of the question -> answer
-    "Return the answers that a file keeps."
-    if not path.exists():
-        return {}
-    record = load_json(path)
-    if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
-        raise KitError(f"{path}: is damaged; remove it, and the sentences are written again")
-    return {int(number): Written(*answer) for number, answer in record["written"].items()}
-
-
 def ask(
     writer: Writer,  # after `learn`
     questions: Sequence[Question],
-    every: float = 30.0,  # least number of seconds between two writes of the file
 ) -> list[Written]:
     "Return what the model makes of each trial, or go on where a call was killed."
     disputed = [question for question in questions if question.disputed]
@@ -454,25 +442,20 @@ def ask(
     votes = [question.vote for question in disputed]
     key = content_hash([writer.name, writer.learned, asdict(writer.settings), examples, votes])
     path = writer.folder / f"written_{key[:12]}.json"
-    known = _read_written(path)
-    last_write = time.monotonic()
+    fault = "is damaged; remove it, and the sentences are written again"
+    known = read_checked(path, fault).get("written", {})  # number of a disputed trial -> answer
     batches = batches_of([len(one.tokens) for one in examples], writer.settings.tokens)
-    for number, (rows, width) in enumerate(
-        track_progress(batches, len(batches), "writing", "batch"), 1
-    ):
-        if known.keys() >= set(rows):
+    for rows, width in track_progress(batches, len(batches), "writing", "batch"):
+        if str(rows[0]) in known:  # and so are the others of its batch
             continue
         sentences = write_sentences(writer, [examples[row] for row in rows], width)
         for row, sentence in zip(rows, sentences):
             prompt = writer.prompt(disputed[row])
             writer.scorer.write(Writing(prompt, writer.writing.capitals, (writer.end_text,)))
             own, vote = writer.scorer.score_lists([[sentence, votes[row]]])[0].tolist()
-            known[row] = Written(sentence, own, vote)
-        if number == len(batches) or time.monotonic() - last_write > every:
-            record = {"written": {str(row): list(answer) for row, answer in known.items()}}
-            save_json(path, {**record, "check": content_hash(record)})
-            last_write = time.monotonic()
-    answers = iter([known[row] for row in range(len(disputed))])
+            known[str(row)] = Written(sentence, own, vote)
+        save_checked(path, {"written": known})
+    answers = iter([Written(*known[str(row)]) for row in range(len(disputed))])
     return [
         next(answers) if question.disputed else Written(question.vote, 0.0, 0.0)
         for question in questions
