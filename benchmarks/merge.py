@@ -94,9 +94,9 @@ def judged(
     started = time.monotonic()
     teaching = [question for question, own in zip(questions, judging) if not own]
     scored = [question for question, own in zip(questions, judging) if own]
-    fitted = fit(writer, teaching)
+    gate = fit(writer, teaching)[1]
     written = ask(writer, scored)
-    chosen = chosen_by(fitted.gate, scored, written)
+    chosen = chosen_by(gate, scored, written)
     texts = {
         name: [text for text, own in zip(sentences, judging) if own]
         for name, sentences in others.items()
@@ -108,9 +108,9 @@ def judged(
         "edits": {name: row.tolist() for name, row in edits.items()},
         "words": [len(str(question.truth).split()) for question in scored],
         "days": [question.day for question in scored],
-        "gate": repr(fitted.gate),
-        "open": fitted.gate.threshold < NEVER,
-        "share": fitted.gate.share,
+        "gate": repr(gate),
+        "open": gate.threshold < NEVER,
+        "share": gate.share,
         "changed": sum(text != one.vote for text, one in zip(chosen, scored)),
         "minutes": (time.monotonic() - started) / 60,
     }
