@@ -194,15 +194,13 @@ def read_alone(
         shuffles = {" ".join(generator.sample(words, len(words))) for _ in range(_SHUFFLES)}
         candidates = [text for text, _ in question.candidates]
         lists.append([*candidates, *sorted(shuffles - {question.vote, ""})])
-    scores = kept_scores(scorer, lists, path, name) if lists else []
     known: dict[tuple, tuple[float, ...]] = {}
     fractions: dict[tuple, list[float]] = {}
-    for question, own in zip(disputed, scores):
-        count = len(question.candidates)
-        known[question.key] = tuple(own[:count].tolist())
-        if len(own) > count:
-            fraction = float(np.mean(own[count:] < own[0]))
-            fractions.setdefault(_block_of(question), []).append(fraction)
+    for question, own in zip(disputed, kept_scores(scorer, lists, path, name)):
+        alone, shuffled = np.split(own, [len(question.candidates)])
+        known[question.key] = tuple(alone.tolist())
+        if shuffled.size:
+            fractions.setdefault(_block_of(question), []).append(np.mean(shuffled < alone[0]))
     unordered = {block for block, parts in fractions.items() if np.mean(parts) < _ORDERED}
     if unordered:
         report_progress(f"{len(unordered)} blocks of words in no order keep the vote's sentences")
