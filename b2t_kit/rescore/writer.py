@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['INSTRUCTION', 'Question', 'questions_of', 'read_questions', 'notes_of_lists', 'trained_on_warning', 'prompt_of',
-           'Example', 'WriterSettings', 'Writer', 'padded', 'answer_loss', 'planned_memory', 'check_memory',
+           'WriterSettings', 'Example', 'Writer', 'padded', 'answer_loss', 'planned_memory', 'check_memory',
            'take_step', 'learn', 'Written', 'write_sentences', 'ask']
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f03
@@ -142,12 +142,6 @@ def prompt_of(
     lines = [f"{share:.0%} {writing(text)}" for text, share in question.candidates[:most]]
     return writing.start + "\n".join([INSTRUCTION, *lines, "Said:", ""])
 
-# %% ../../nbs/rescore/writer.ipynb #6b1e0f23
-class Example(NamedTuple):
-    "A prompt, and perhaps its answer, as tokens."
-    tokens: tuple[int, ...]
-    given: int  # how many of them are the prompt's, and get no loss
-
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f32
 @dataclass(frozen=True)
 class WriterSettings:
@@ -162,6 +156,12 @@ class WriterSettings:
     most: int = 10  # candidates in a prompt
     new_tokens: int = 64  # that a sentence may have
     seed: int = 0  # of the first matrices and the order of the sentences
+
+# %% ../../nbs/rescore/writer.ipynb #6b1e0f23
+class Example(NamedTuple):
+    "A prompt, and perhaps its answer, as tokens."
+    tokens: tuple[int, ...]
+    given: int  # how many of them are the prompt's, and get no loss
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f34
 class Writer:
