@@ -32,7 +32,7 @@ from b2t_kit.core.cache import content_hash
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.program import environment_with
 from b2t_kit.devices.select import open_device
-from b2t_kit.rescore.llm import load_scorer, model_key, read_scores
+from b2t_kit.rescore.llm import kept_scorer, model_key
 from b2t_kit.rescore.merge import NEVER, chosen_by, features_of, fit, fit_gate, fit_model_weight
 from b2t_kit.rescore.merge import read_alone, vote_of, word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
@@ -94,9 +94,9 @@ def judged(
     started = time.monotonic()
     teaching = [question for question, own in zip(questions, judging) if not own]
     scored = [question for question, own in zip(questions, judging) if own]
-    fitted = fit(writer, teaching)
+    gate = fit(writer, teaching)[1]
     written = ask(writer, scored)
-    chosen = chosen_by(fitted.gate, scored, written)
+    chosen = chosen_by(gate, scored, written)
     texts = {
         name: [text for text, own in zip(sentences, judging) if own]
         for name, sentences in others.items()
@@ -108,9 +108,9 @@ def judged(
         "edits": {name: row.tolist() for name, row in edits.items()},
         "words": [len(str(question.truth).split()) for question in scored],
         "days": [question.day for question in scored],
-        "gate": repr(fitted.gate),
-        "open": fitted.gate.threshold < NEVER,
-        "share": fitted.gate.share,
+        "gate": repr(gate),
+        "open": gate.threshold < NEVER,
+        "share": gate.share,
         "changed": sum(text != one.vote for text, one in zip(chosen, scored)),
         "minutes": (time.monotonic() - started) / 60,
     }
@@ -152,9 +152,7 @@ def model_writes(
     name = f"{model_key(folder)} {precision}"
     with open_device("cpu", precision) as device:
         kept = out / "scores.json"
-        writing, known = read_scores(kept, name)
-        scorer = load_scorer(folder, device, writing=writing)
-        scorer.known.update(known)
+        scorer = kept_scorer(folder, device, 0, kept, name)
         questions = read_alone(scorer, questions, kept, name)
     key = f"{name} {scorer.writing}"
     writer = Writer(scorer, out, key, settings)

@@ -20,7 +20,6 @@ merge.WriterSettings = partial(
     merge.WriterSettings, epochs=2, batch=4, new_tokens=6, tokens=600
 )
 writer.learn.__defaults__ = (0.0,)
-writer.ask.__defaults__ = (0.0,)
 place, last = sys.argv[1], int(sys.argv[2])
 calls = []
 real = getattr(writer, place)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+
 from ..core.cache import plain, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target
@@ -19,7 +20,8 @@ from ..core.program import report_progress
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.submission import write_table
-from ..text.metrics import FEWEST_ROWS, Rate, count_edits, edit_distance, rate_of, row_shift
+from ..text.metrics import FEWEST_ROWS, Rate, RateTable, count_edits, edit_distance, rate_of
+from ..text.metrics import row_shift
 from ..text.phonemes import normalise
 from ..text.tables import LOGITS, Table, align_tables, check_complete, likeliest, read_table
 
@@ -53,10 +55,8 @@ class Combination:
 
     def __repr__(self) -> str:
         rows = {**self.singles, "combination": self.together, "the best of all": self.best}
-        rates = {name: rate for name, rate in rows.items() if rate is not None}
-        width = max(map(len, rates), default=0)
-        return "\n".join([*(f"{name:<{width}}  {rate}" for name, rate in rates.items()),
-                          f"{len(self.sentences)} sentences"])
+        rates = RateTable({name: rate for name, rate in rows.items() if rate is not None})
+        return "\n".join(filter(None, [repr(rates), f"{len(self.sentences)} sentences"]))
 
 # %% ../../nbs/publish/votes.ipynb #5d1a7d06
 _LEAST_SHARED = 0.2  # of the words that decoders of the same trials have in common

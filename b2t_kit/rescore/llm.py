@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
            'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing',
-           'import_library', 'quantisation', 'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights',
-           'rescored', 'tabulate', 'word_errors', 'surface_of', 'TuningResult', 'tune_weights', 'save_weights',
-           'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
+           'import_library', 'quantisation', 'model_key', 'load_scorer', 'read_checked', 'save_checked', 'read_scores',
+           'kept_scorer', 'kept_scores', 'RescoreWeights', 'rescored', 'tabulate', 'word_errors', 'surface_of',
+           'TuningResult', 'tune_weights', 'save_weights', 'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../../nbs/rescore/llm.ipynb #b78d1fcb
 import importlib.util
@@ -414,19 +414,44 @@ def load_scorer(
         choose_writing(scorer, fixed[:40])
     return scorer
 
+# %% ../../nbs/rescore/llm.ipynb #5bff3596
+def read_checked(path: Path, fault: str) -> dict[str, Any]:  # empty if there is no file
+    "Return what `save_checked` wrote; `KitError` with this fault if the file has changed since."
+    if not os.path.lexists(path):
+        return {}
+    record = load_json(path)
+    if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
+        raise KitError(f"{path}: {fault}")
+    return record
+
+
+def save_checked(path: Path, record: dict[str, Any]) -> None:
+    "Write plain values and their hash."
+    save_json(path, {**record, "check": content_hash(record)})
+
 # %% ../../nbs/rescore/llm.ipynb #5bff3597
 def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float]]:
     "Return the writing and the scores that a file keeps of a model, if any."
-    if not os.path.lexists(path):
-        return None, {}
-    record = load_json(path)
-    if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
-        raise KitError(
-            f"{path}: is not a file of scores, or is damaged; remove it or choose another name"
-        )
+    fault = "is not a file of scores, or is damaged; remove it or choose another name"
+    record = read_checked(path, fault)
     if record.get("model") != model:
         return None, {}
     return from_dict(Writing, record["writing"]), record["scores"]
+
+
+def kept_scorer(
+    folder: str | Path,  # of the model, and the rest as in `load_scorer`
+    device: Device | None,
+    bits: int,
+    path: Path,  # JSON file of scores
+    model: str,  # from `model_key`
+    writing: Writing | None = None,  # None: the file's; without a file the most likely one
+) -> CausalScorer:
+    "Return the scorer of a model folder, which knows the scores that a file keeps."
+    kept_writing, known = read_scores(path, model)
+    scorer = load_scorer(folder, device, bits, writing or kept_writing)
+    scorer.known.update(known)
+    return scorer
 
 # %% ../../nbs/rescore/llm.ipynb #5bff3598
 def kept_scores(
@@ -444,7 +469,7 @@ def kept_scores(
 
     def write() -> None:
         record = {"model": model, "writing": asdict(scorer.writing), "scores": scorer.known}
-        save_json(path, {**record, "check": content_hash(record)})
+        save_checked(path, record)
 
     starts = range(0, len(lists), at_once)
     try:
@@ -765,9 +790,7 @@ def rescore(
         if weights and loaded:
             misfit = _misfit(weights, loaded[1], llm_key, origin)
         key = f"{llm_key} {opened.precision.dtype}"
-        writing, saved_scores = read_scores(scores_path, key)
-        scorer = load_scorer(llm, opened, bits, writing)
-        scorer.known.update(saved_scores)
+        scorer = kept_scorer(llm, opened, bits, scores_path, key)
         scores = kept_scores(
             scorer,
             [[one.sentence for one in trial.hypotheses] for trial in trials],

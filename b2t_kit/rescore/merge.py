@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['FEATURES', 'NEVER', 'features_of', 'Gate', 'fit_gate', 'read_alone', 'word_counts', 'vote_of', 'fit_model_weight',
-           'chosen_by', 'Fit', 'fit', 'cross_fitted', 'Merging', 'rates_of', 'merge']
+           'chosen_by', 'by_other_days', 'fit', 'cross_fitted', 'Merging', 'rates_of', 'merge']
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a03
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +29,11 @@ from ..decode.submission import write_table
 from ..devices.select import open_device
 from ..lm.kenlm import read_language_model
 from ..lm.model import LanguageModel, sentence_scores
-from .llm import CausalScorer, Writing, kept_scores, load_scorer, model_key
-from .llm import read_scores
+from .llm import CausalScorer, Writing, kept_scorer, kept_scores, model_key
 from .writer import Question, Writer, WriterSettings, Written, ask, learn
 from .writer import notes_of_lists, read_questions, trained_on_warning
-from ..text.metrics import SelectionNote, Counts, Difference, Rate, compare, count_edits
-from ..text.metrics import edit_distance, with_notes, rate_of
+from ..text.metrics import Counts, Difference, Rate, RateTable, SelectionNote, compare
+from ..text.metrics import count_edits, edit_distance, rate_of, with_notes
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a52
 FEATURES = (
@@ -195,15 +194,13 @@ def read_alone(
         shuffles = {" ".join(generator.sample(words, len(words))) for _ in range(_SHUFFLES)}
         candidates = [text for text, _ in question.candidates]
         lists.append([*candidates, *sorted(shuffles - {question.vote, ""})])
-    scores = kept_scores(scorer, lists, path, name) if lists else []
     known: dict[tuple, tuple[float, ...]] = {}
     fractions: dict[tuple, list[float]] = {}
-    for question, own in zip(disputed, scores):
-        count = len(question.candidates)
-        known[question.key] = tuple(own[:count].tolist())
-        if len(own) > count:
-            fraction = float(np.mean(own[count:] < own[0]))
-            fractions.setdefault(_block_of(question), []).append(fraction)
+    for question, own in zip(disputed, kept_scores(scorer, lists, path, name)):
+        alone, shuffled = np.split(own, [len(question.candidates)])
+        known[question.key] = tuple(alone.tolist())
+        if shuffled.size:
+            fractions.setdefault(_block_of(question), []).append(np.mean(shuffled < alone[0]))
     unordered = {block for block, parts in fractions.items() if np.mean(parts) < _ORDERED}
     if unordered:
         report_progress(f"{len(unordered)} blocks of words in no order keep the vote's sentences")
@@ -239,8 +236,6 @@ def fit_model_weight(questions: Sequence[Question]) -> float:
         for weight in _MODEL_WEIGHTS
     }
     best = min(_MODEL_WEIGHTS, key=lambda weight: counts[weight].edits.sum())
-    if best == 0:
-        return best
     difference = compare(counts[0.0], counts[best], [question.day for question in questions])
     return best if difference.better >= _SURE else 0.0
 
@@ -270,40 +265,46 @@ def _day_groups(questions: Sequence[Question], count: int) -> np.ndarray:  # (N,
     return np.array([names.index(question.day) % count for question in questions])
 
 
-class Fit(NamedTuple):
-    "What was learned from some trials."
-    written: list[Written]  # of each, by a model of other days
-    gate: Gate
-    folder: Path  # of the adapter that learned from all of them
-
-
-def fit(writer: Writer, questions: Sequence[Question], lm: LanguageModel | None = None) -> Fit:
-    "Learn to write, and when not to; the adapter of all trials stays set."
-    groups = _day_groups(questions, 2)
-    written = _write_by_groups(writer, questions, groups)
-    weight = fit_model_weight(questions)
-    votes = word_counts(questions, [vote_of(question, weight) for question in questions])
-    texts = word_counts(questions, [answer.sentence for answer in written])
-    ordered = [question.ordered for question in questions]  # elsewhere nothing is taken
-    gate = fit_gate(
-        features_of(questions, written, lm),
-        texts._replace(edits=np.where(ordered, texts.edits, votes.edits)),
-        votes,
-        [question.day for question in questions],
-    )
-    return Fit(written, replace(gate, share=weight), learn(writer, questions))
+def by_other_days(
+    questions: Sequence[Question],
+    count: int,  # groups of days
+    # given the trials to learn from and those to write, what is made of each of the latter
+    make: Callable[[list[Question], list[Question]], Iterable[Any]],
+) -> list[Any]:
+    "Return what is made of each trial by what learned from the other groups of days."
+    groups = _day_groups(questions, count)
+    made = dict[int, Any]()
+    for group in range(count):
+        own = np.flatnonzero(groups == group).tolist()
+        others = [questions[number] for number in np.flatnonzero(groups != group)]
+        made |= zip(own, make(others, [questions[number] for number in own]))
+    return [made[number] for number in range(len(questions))]
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a64
-def _write_by_groups(
-    writer: Writer, questions: Sequence[Question], groups: np.ndarray
-) -> list[Written]:
-    "Return what is written of each trial by a model that learned from the other groups."
-    written = dict[int, Written]()
-    for group in np.unique(groups):
-        own = np.flatnonzero(groups == group).tolist()
-        learn(writer, [questions[number] for number in np.flatnonzero(groups != group)])
-        written |= zip(own, ask(writer, [questions[number] for number in own]))
-    return [written[number] for number in range(len(questions))]
+def fit(
+    writer: Writer, questions: Sequence[Question], lm: LanguageModel | None = None
+) -> tuple[list[Written], Gate]:  # of each trial by a model of other days; for trials of any day
+    "Learn to write, and when not to; the adapter of all trials stays set."
+
+    def write(others: list[Question], own: list[Question]) -> list[Written]:
+        learn(writer, others)
+        return ask(writer, own)
+
+    written = by_other_days(questions, 2, write)
+    weight = fit_model_weight(questions)
+    votes = [vote_of(question, weight) for question in questions]
+    texts = [
+        answer.sentence if question.ordered else vote  # elsewhere nothing is taken
+        for question, answer, vote in zip(questions, written, votes)
+    ]
+    gate = fit_gate(
+        features_of(questions, written, lm),
+        word_counts(questions, texts),
+        word_counts(questions, votes),
+        [question.day for question in questions],
+    )
+    learn(writer, questions)
+    return written, replace(gate, share=weight)
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a66
 def cross_fitted(
@@ -313,22 +314,16 @@ def cross_fitted(
     lm: LanguageModel | None = None,
 ) -> tuple[list[Written], list[str], int]:  # of each trial: written, chosen; open gates
     "Return the sentence of each trial, by a model and a gate that learned from other days."
-    groups = _day_groups(questions, count)
-    written = dict[int, Written]()
-    chosen = dict[int, str]()
-    open_gates = 0
-    for group in range(count):
-        own = np.flatnonzero(groups == group).tolist()
-        scored = [questions[number] for number in own]
-        report_progress(f"group {group + 1} of {count}: {len(scored)} sentences that stay unseen")
-        others = [questions[number] for number in np.flatnonzero(groups != group)]
-        fitted = fit(writer, others, lm)
-        answers = ask(writer, scored)
-        chosen |= zip(own, chosen_by(fitted.gate, scored, answers, lm))
-        written |= zip(own, answers)
-        open_gates += fitted.gate.threshold < NEVER
-    order = range(len(questions))
-    return [written[number] for number in order], [chosen[number] for number in order], open_gates
+    gates = list[Gate]()
+
+    def write(others: list[Question], own: list[Question]) -> Iterable[tuple[Written, str]]:
+        report_progress(f"group {len(gates) + 1} of {count}: {len(own)} sentences that stay unseen")
+        gates.append(fit(writer, others, lm)[1])
+        written = ask(writer, own)
+        return zip(written, chosen_by(gates[-1], own, written, lm))
+
+    written, chosen = map(list, zip(*by_other_days(questions, count, write)))
+    return written, chosen, sum(gate.threshold < NEVER for gate in gates)
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a70
 @dataclass(frozen=True)
@@ -338,37 +333,36 @@ class Merging:
     sentences: dict[tuple, str]  # (id,) or (session, block, trial) -> the sentence
     taken: int  # how many are not the decoders' vote
     gate: Gate  # for other trials than these
+    selection_notes: tuple[SelectionNote, ...]  # what the decoders selected on these trials
     rates: dict[str, Rate] = field(default_factory=dict)  # empty without references
     difference: Difference | None = None  # of the word errors, gated less the vote's
-    selection_notes: tuple[SelectionNote, ...] = ()  # what the decoders selected on these trials
     fitted: tuple[SelectionNote, ...] = ()  # what the gate did
     condition: str = ""  # under which the rates hold
-    warning: str = ""
 
     def __repr__(self) -> str:
-        width = max(map(len, self.rates), default=0)
         both = (*self.selection_notes, *self.fitted)
-        lines = []
-        for name, rate in self.rates.items():
-            notes = both if name.startswith("gated") else self.selection_notes
-            lines.append(f"{name:<{width}}  {with_notes(rate, notes)}")
-        if self.difference is not None:
-            lines.append(f"gated less vote: {with_notes(self.difference, both)}")
-        lines += [self.condition, f"gate {self.gate}"]
-        lines += [f"warning: {self.warning}"] if self.warning else []
-        lines.append(
+        rates = {
+            name: with_notes(rate, both if name.startswith("gated") else self.selection_notes)
+            for name, rate in self.rates.items()
+        }
+        warning = trained_on_warning(self.selection_notes)
+        lines = [
+            repr(RateTable(rates)),
+            f"gated less vote: {with_notes(self.difference, both)}" if self.difference else "",
+            self.condition,
+            f"gate {self.gate}",
+            f"warning: {warning}" if warning else "",
             f"{len(self.sentences)} sentences, {self.taken} of them other than the vote's, in "
-            f"{self.path}"
-        )
+            f"{self.path}",
+        ]
         return "\n".join(filter(None, lines))
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a71
 def _seen_in_training(questions: Sequence[Question], groups: np.ndarray) -> np.ndarray:  # (N,) bool
     "Return whether a sentence was also said in another group, from which its model learned."
-    where: dict[str | None, set[int]] = {}
-    for question, group in zip(questions, groups.tolist()):
-        where.setdefault(question.truth, set()).add(group)
-    return np.array([len(where[question.truth]) > 1 for question in questions])
+    truths = [question.truth for question in questions]
+    count = Counter(truth for truth, _ in {*zip(truths, groups.tolist())})
+    return np.array([count[truth] > 1 for truth in truths])
 
 
 def rates_of(
@@ -393,24 +387,23 @@ def rates_of(
             some = Counts(counts.edits[part], counts.lengths[part])
             if seen.any() and some.lengths.any():
                 rates[f"{name}, {part.sum()} {kind} sentences"] = rate_of(some, days[part])
-    nearest = []
-    for question in questions:
-        words = str(question.truth).split()
-        texts_of = [text for text, _ in question.candidates]
-        nearest.append(min(texts_of, key=lambda text: edit_distance(words, text.split())))
-    rates["the best of all"] = rate_of(word_counts(questions, nearest), days)
+    nearest = [
+        min(edit_distance(str(one.truth).split(), text.split()) for text, _ in one.candidates)
+        for one in questions
+    ]
+    rates["the best of all"] = rate_of(votes._replace(edits=np.array(nearest)), days)
     return rates, compare(votes, gated, days)
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a72
 _GATE = "gate.json"
 
 
-def _save_trained(writer: Writer, fitted: Fit, names: Sequence[str | None]) -> None:
+def _save_trained(writer: Writer, gate: Gate, names: Sequence[str | None]) -> None:
     "Keep what was learned, for other lists."
     record = {
         "names": names,
-        "adapter": fitted.folder.name,
-        "gate": asdict(fitted.gate),
+        "adapter": writer.learned,
+        "gate": asdict(gate),
         "settings": asdict(writer.settings),
         "writing": asdict(writer.writing),
     }
@@ -478,53 +471,43 @@ def merge(
         earlier = _load_trained(trained, names) if trained else {}
         kept = folder / "scores.json"
         key = f"{names[0]} {opened.precision.dtype}"
-        writing, known = read_scores(kept, key)
-        scorer = load_scorer(llm, opened, bits, earlier.get("writing", writing))
-        scorer.known.update(known)
-        settings = earlier.get("settings", WriterSettings(seed=seed))
-        name = f"{key} {scorer.writing}"
+        scorer = kept_scorer(llm, opened, bits, kept, key, earlier.get("writing"))
         questions = read_alone(scorer, questions, kept, key)
-        writer = Writer(scorer, folder, name, settings)
+        settings = earlier.get("settings", WriterSettings(seed=seed))
+        writer = Writer(scorer, folder, f"{key} {scorer.writing}", settings)
         for question in questions:  # before anything is learned
             writer.example(question)
         if earlier:
             if not writer.read_adapter(earlier["adapter"]):
                 raise KitError(f"{earlier['adapter']}: has no sound checkpoint; learn again")
             gate = earlier["gate"]
-            if gate.threshold >= NEVER:  # nobody needs to ask
-                written = [Written(question.vote, 0.0, 0.0) for question in questions]
-            else:
-                written = ask(writer, questions)
+            unasked = [Written(question.vote, 0.0, 0.0) for question in questions]
+            written = ask(writer, questions) if gate.threshold < NEVER else unasked
             chosen = chosen_by(gate, questions, written, ngram)
+        elif cross_fit:
+            written, chosen, open_gates = cross_fitted(writer, questions, cross_fit, ngram)
+            gate = fit(writer, questions, ngram)[1]
         else:
-            open_gates = 0
-            if cross_fit:
-                written, chosen, open_gates = cross_fitted(writer, questions, cross_fit, ngram)
-            fitted = fit(writer, questions, ngram)
-            gate = fitted.gate
-            _save_trained(writer, fitted, names)
-            if not cross_fit:
-                written = fitted.written
-                chosen = chosen_by(gate, questions, written, ngram)
+            written, gate = fit(writer, questions, ngram)
+            chosen = chosen_by(gate, questions, written, ngram)
+        if not earlier:
+            _save_trained(writer, gate, names)
         sentences = {question.key: text for question, text in zip(questions, chosen)}
         write_table(out, sentences)
     changed = sum(sentences[question.key] != question.vote for question in questions)
-    notes = notes_of_lists(paths)
-    warning = trained_on_warning(notes)
+    merged = Merging(out, sentences, changed, gate, notes_of_lists(paths))
     if earlier:
-        return Merging(out, sentences, changed, gate, selection_notes=notes, warning=warning)
-    fitted_on: tuple[SelectionNote, ...] = ()
-    scope = ", other days"
-    condition = (
-        f"model and gate learned from other days than those that they are scored on: {cross_fit} "
-        f"groups of days, {open_gates} with an open gate"
-    )
-    if not cross_fit:
-        fitted_on = (SelectionNote("gate fitted", len(questions), len(questions)),)
-        scope = ""
-        condition = "each half of the days was written by a model that learned from the other half"
+        return merged
     seen = _seen_in_training(questions, _day_groups(questions, cross_fit or 2))
+    scope = ", other days" if cross_fit else ""
     rates, difference = rates_of(questions, written, chosen, seen, scope)
-    return Merging(
-        out, sentences, changed, gate, rates, difference, notes, fitted_on, condition, warning
-    )
+    merged = replace(merged, rates=rates, difference=difference)
+    if cross_fit:
+        condition = (
+            "model and gate learned from other days than those that they are scored on: "
+            f"{cross_fit} groups of days, {open_gates} with an open gate"
+        )
+        return replace(merged, condition=condition)
+    condition = "each half of the days was written by a model that learned from the other half"
+    fitted = (SelectionNote("gate fitted", len(questions), len(questions)),)
+    return replace(merged, condition=condition, fitted=fitted)

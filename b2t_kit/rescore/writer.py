@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['INSTRUCTION', 'Question', 'questions_of', 'read_questions', 'notes_of_lists', 'trained_on_warning', 'prompt_of',
-           'Example', 'example_of', 'end_of', 'padded', 'answer_loss', 'WriterSettings', 'Writer', 'planned_memory',
-           'check_memory', 'take_step', 'learn', 'Written', 'write_sentences', 'ask']
+           'WriterSettings', 'Example', 'Writer', 'padded', 'answer_loss', 'planned_memory', 'check_memory',
+           'take_step', 'learn', 'Written', 'write_sentences', 'ask']
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f03
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,13 +22,12 @@ import torch
 
 from ..core.cache import content_hash
 from ..core.errors import KitError
-from ..core.files import load_json, save_json
 from ..core.program import free_memory, gib, report_progress, track_progress
 from ..decode.combine import least_risk
-from ..decode.files import selection_notes_of, read_nbest
+from ..decode.files import read_nbest, selection_notes_of
 from ..devices.torch import to_device
 from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
-from .llm import token_ids
+from .llm import read_checked, save_checked, token_ids
 from ..text.metrics import TRAINED, SelectionNote
 from ..text.phonemes import normalise
 from ..text.tables import Table, align_tables, check_complete, likeliest, read_table
@@ -101,10 +100,9 @@ def read_questions(
         if counts[os.path.realpath(path)] > 1:
             raise KitError(f"{path}: is given twice, and would vote twice; give each decoder once")
     tables = [check_complete(read_table(path)) for path in paths]
-    if references is None:
-        return questions_of(tables)
-    questions = questions_of(tables, check_complete(read_table(references, "said")))
-    if not any(question.truth for question in questions):
+    said = check_complete(read_table(references, "said")) if references else None
+    questions = questions_of(tables, said)
+    if said and not any(question.truth for question in questions):
         raise KitError(f"{references}: nothing was said, so there is nothing to learn")
     return questions
 
@@ -144,33 +142,107 @@ def prompt_of(
     lines = [f"{share:.0%} {writing(text)}" for text, share in question.candidates[:most]]
     return writing.start + "\n".join([INSTRUCTION, *lines, "Said:", ""])
 
+# %% ../../nbs/rescore/writer.ipynb #6b1e0f32
+@dataclass(frozen=True)
+class WriterSettings:
+    "How a language model learns to write sentences, and is asked for them."
+    rank: int = 16  # of the matrices beside each linear layer
+    lr: float = 2e-4  # at its peak
+    warmup: int = 10  # steps until the peak, from which it falls to 0
+    weight_decay: float = 0.01
+    epochs: int = 1
+    batch: int = 16  # sentences a step
+    tokens: int = 2048  # that pass the model at once, padding included
+    most: int = 10  # candidates in a prompt
+    new_tokens: int = 64  # that a sentence may have
+    seed: int = 0  # of the first matrices and the order of the sentences
+
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f23
 class Example(NamedTuple):
     "A prompt, and perhaps its answer, as tokens."
     tokens: tuple[int, ...]
     given: int  # how many of them are the prompt's, and get no loss
 
+# %% ../../nbs/rescore/writer.ipynb #6b1e0f34
+class Writer:
+    "A language model with an adapter that can be trained several times, each time from the start."
 
-def example_of(
-    scorer: CausalScorer,
-    prompt: str,
-    end: int,  # token that ends an answer
-    answer: str | None = None,  # normalised; None: only the prompt
-) -> Example:
-    "Return a prompt and its answer as tokens."
-    before = token_ids(scorer.tokenizer, prompt)
-    if answer is None:
-        return Example(before, len(before))
-    words = token_ids(scorer.tokenizer, scorer.writing(answer))
-    return Example((*before, *words, end), len(before))
+    def __init__(
+        self,
+        scorer: CausalScorer,  # its model gets the adapter
+        folder: Path,  # where adapters and sentences are kept
+        name: str,  # of the model, by content
+        settings: WriterSettings = WriterSettings(),
+    ) -> None:
+        self.scorer = scorer
+        self.folder = folder
+        self.name = name
+        self.settings = settings
+        self.model: Any = scorer.model
+        self.writing = scorer.writing
+        # an answer ends as a text does, where the model has an end of texts
+        ends = end_tokens(scorer.tokenizer, self.writing.ends)
+        usual = (scorer.tokenizer.eos_token, "\n", *ends)
+        self.end_text = next(text for text in usual if text in ends)
+        self.end = ends[self.end_text]
+        peft = import_library("peft", "merge")
+        lora = peft.LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.rank,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(settings.seed)
+            peft.get_peft_model(self.model, lora)  # which changes the model itself
+        self.adapter = {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
+        self.first = {name: one.detach().clone() for name, one in self.adapter.items()}
+        self.learned = ""  # name of what the adapter learned
+        # a layer's values are computed again where its gradient needs them
+        newer = hasattr(self.model, "activation_checkpointing_enable")  # since transformers 5
+        kind = "activation" if newer else "gradient"
+        getattr(self.model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+        self.model.generation_config = type(self.model.generation_config)(
+            max_new_tokens=settings.new_tokens,
+            do_sample=False,
+            eos_token_id=self.end,
+            pad_token_id=self.end,
+        )
 
-# %% ../../nbs/rescore/writer.ipynb #6b1e0f24
-def end_of(scorer: CausalScorer) -> tuple[str, int]:
-    "Return the text and the token that end an answer: the end of a text where the model has one."
-    ends = end_tokens(scorer.tokenizer, scorer.writing.ends)
-    usual = (scorer.tokenizer.eos_token, "\n", *ends)
-    text = next(text for text in usual if text in ends)
-    return text, ends[text]
+    @torch.no_grad()
+    def read_adapter(self, folder: Path) -> dict[str, Any]:  # its state; empty if there is none
+        "Read the newest checkpoint of an adapter, if there is one."
+        self.learned = folder.name
+        latest = latest_checkpoint(folder, report_progress)
+        weights = read_part(latest, "adapter") if latest else self.first
+        for name, parameter in self.adapter.items():
+            parameter.copy_(weights[name])
+        return {**read_state(latest), "optimizer": read_part(latest, "optimizer")} if latest else {}
+
+    def example(
+        self,
+        question: Question,
+        answer: str | None = None,  # normalised; None: only the prompt
+    ) -> Example:
+        "Return a prompt and its answer as tokens; raise `KitError` if the model reads fewer."
+        tokenizer = self.scorer.tokenizer
+        tokens = token_ids(tokenizer, prompt_of(question, self.writing, self.settings.most))
+        given = len(tokens)
+        if answer is not None:
+            tokens = (*tokens, *token_ids(tokenizer, self.writing(answer)), self.end)
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        need = given + self.settings.new_tokens
+        if limit and max(need, len(tokens)) > limit:
+            raise KitError(
+                f"{self.scorer.name}: reads {limit} tokens, and the prompt of "
+                f"{' '.join(map(str, question.key))} and its answer need {need}; give fewer lists "
+                "or another model"
+            )
+        return Example(tokens, given)
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f28
 def padded(
@@ -206,115 +278,19 @@ def answer_loss(
     )
     return (loss * counted).sum()
 
-# %% ../../nbs/rescore/writer.ipynb #6b1e0f32
-@dataclass(frozen=True)
-class WriterSettings:
-    "How a language model learns to write sentences, and is asked for them."
-    rank: int = 16  # of the matrices beside each linear layer
-    lr: float = 2e-4  # at its peak
-    warmup: int = 10  # steps until the peak, from which it falls to 0
-    weight_decay: float = 0.01
-    epochs: int = 1
-    batch: int = 16  # sentences a step
-    tokens: int = 2048  # that pass the model at once, padding included
-    most: int = 10  # candidates in a prompt
-    new_tokens: int = 64  # that a sentence may have
-    seed: int = 0  # of the first matrices and the order of the sentences
-
-# %% ../../nbs/rescore/writer.ipynb #6b1e0f34
-class Writer:
-    "A language model with an adapter that can be trained several times, each time from the start."
-
-    def __init__(
-        self,
-        scorer: CausalScorer,  # its model gets the adapter
-        folder: Path,  # where adapters and sentences are kept
-        name: str,  # of the model, by content
-        settings: WriterSettings = WriterSettings(),
-    ) -> None:
-        self.scorer = scorer
-        self.folder = folder
-        self.name = name
-        self.settings = settings
-        self.model: Any = scorer.model
-        self.writing = scorer.writing
-        self.end_text, self.end = end_of(scorer)
-        peft = import_library("peft", "merge")
-        lora = peft.LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.rank,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(settings.seed)
-            peft.get_peft_model(self.model, lora)  # which changes the model itself
-        self.adapter = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        }
-        self.first = {name: one.detach().clone() for name, one in self.adapter.items()}
-        self.learned = ""  # name of what the adapter learned
-        # a layer's values are computed again where its gradient needs them
-        newer = hasattr(self.model, "activation_checkpointing_enable")  # since transformers 5
-        kind = "activation" if newer else "gradient"
-        getattr(self.model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-        self.model.generation_config = type(self.model.generation_config)(
-            max_new_tokens=settings.new_tokens,
-            do_sample=False,
-            eos_token_id=self.end,
-            pad_token_id=self.end,
-        )
-
-    @torch.no_grad()
-    def set_adapter(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        "Give the adapter these weights."
-        for name, parameter in self.adapter.items():
-            parameter.copy_(tensors[name])
-
-    def read_adapter(self, folder: Path) -> dict[str, Any]:  # its state; empty if there is none
-        "Read the newest checkpoint of an adapter, if there is one."
-        self.learned = folder.name
-        latest = latest_checkpoint(folder, report_progress)
-        if latest is None:
-            self.set_adapter(self.first)
-            return {}
-        self.set_adapter(read_part(latest, "adapter"))
-        return {**read_state(latest), "optimizer": read_part(latest, "optimizer")}
-
-    def prompt(self, question: Question) -> str:
-        "Return the text that stands before the answer."
-        return prompt_of(question, self.writing, self.settings.most)
-
-    def example(self, question: Question, answer: str | None = None) -> Example:
-        "Return a prompt and its answer as tokens; raise `KitError` if the model reads fewer."
-        example = example_of(self.scorer, self.prompt(question), self.end, answer)
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        need = example.given + self.settings.new_tokens
-        if limit and max(need, len(example.tokens)) > limit:
-            raise KitError(
-                f"{self.scorer.name}: reads {limit} tokens, and the prompt of "
-                f"{' '.join(map(str, question.key))} and its answer need {need}; give fewer lists "
-                "or another model"
-            )
-        return example
-
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f37
 def planned_memory(writer: Writer, examples: Sequence[Example]) -> dict[str, int]:  # part -> bytes
     "Return what a step needs at most."
-    model = writer.model
-    config = model.config
-    longest = max(len(one.tokens) for one in examples)
-    tokens = max(writer.settings.tokens, longest)
+    config = writer.model.config
+    lengths = [len(one.tokens) for one in examples]
+    tokens = max(writer.settings.tokens, *lengths)
     answer = max(len(one.tokens) - one.given for one in examples) + 1
-    rows = max(tokens // min(len(one.tokens) for one in examples), 1)
-    size = writer.scorer.dtype.itemsize
-    layers = config.num_hidden_layers
+    rows = max(tokens // min(lengths), 1)
+    unit = config.hidden_size * writer.scorer.dtype.itemsize  # bytes of a token between two layers
     return {
-        "weights": sum(one.numel() * one.element_size() for one in model.parameters()),
+        "weights": sum(one.numel() * one.element_size() for one in writer.model.parameters()),
         "learning": sum(12 * one.numel() for one in writer.adapter.values()),
-        "layers": tokens * config.hidden_size * size * (layers + 17),
+        "layers": tokens * unit * (config.num_hidden_layers + 17),
         "logits": 3 * 4 * min(rows, writer.settings.batch) * answer * writer.scorer.vocabulary,
     }
 
@@ -376,18 +352,13 @@ def learn(
     generator = np.random.default_rng(settings.seed)
     order = np.concatenate([generator.permutation(len(examples)) for _ in range(settings.epochs)])
     steps = -(-len(order) // settings.batch)
-    group = {
-        "params": list(writer.adapter.values()),
-        "peak_lr": settings.lr,
-        "weight_decay": settings.weight_decay,
-    }
-    optimizer = build_adamw([group], eps=1e-8)
-    done = 0
-    losses = list[float]()
-    if state := writer.read_adapter(folder):
+    rates = {"peak_lr": settings.lr, "weight_decay": settings.weight_decay}
+    optimizer = build_adamw([{"params": list(writer.adapter.values()), **rates}], eps=1e-8)
+    state = writer.read_adapter(folder)
+    done = state.get("step", 0)
+    losses = state.get("losses", [])
+    if state:
         unpack_optimizer(optimizer, writer.model, state["optimizer"], state["groups"])
-        done = state["step"]
-        losses = state["losses"]
     if done < steps:
         check_memory(writer, examples)
     writer.model.train()
@@ -400,8 +371,8 @@ def learn(
             losses.append(take_step(writer, optimizer, [examples[row] for row in rows]))
         if step + 1 == steps or time.monotonic() - last_write > every:
             moments, groups = pack_optimizer(optimizer, writer.model)
-            state = {"groups": groups, "losses": losses, "steps": steps}
             parts = {"adapter": writer.adapter, "optimizer": moments}
+            state = {"groups": groups, "losses": losses, "steps": steps}
             write_checkpoint(folder, step + 1, parts, state)
             prune(folder, 1)
             last_write = time.monotonic()
@@ -433,20 +404,9 @@ def write_sentences(
     return sentences
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f48
-def _read_written(path: Path) -> dict[int, Written]:  # number of the question -> answer
-    "Return the answers that a file keeps."
-    if not path.exists():
-        return {}
-    record = load_json(path)
-    if not isinstance(record, dict) or record.pop("check", None) != content_hash(record):
-        raise KitError(f"{path}: is damaged; remove it, and the sentences are written again")
-    return {int(number): Written(*answer) for number, answer in record["written"].items()}
-
-
 def ask(
     writer: Writer,  # after `learn`
     questions: Sequence[Question],
-    every: float = 30.0,  # least number of seconds between two writes of the file
 ) -> list[Written]:
     "Return what the model makes of each trial, or go on where a call was killed."
     disputed = [question for question in questions if question.disputed]
@@ -454,25 +414,20 @@ def ask(
     votes = [question.vote for question in disputed]
     key = content_hash([writer.name, writer.learned, asdict(writer.settings), examples, votes])
     path = writer.folder / f"written_{key[:12]}.json"
-    known = _read_written(path)
-    last_write = time.monotonic()
+    fault = "is damaged; remove it, and the sentences are written again"
+    known = read_checked(path, fault).get("written", {})  # number of a disputed trial -> answer
     batches = batches_of([len(one.tokens) for one in examples], writer.settings.tokens)
-    for number, (rows, width) in enumerate(
-        track_progress(batches, len(batches), "writing", "batch"), 1
-    ):
-        if known.keys() >= set(rows):
+    for rows, width in track_progress(batches, len(batches), "writing", "batch"):
+        if str(rows[0]) in known:  # and so are the others of its batch
             continue
         sentences = write_sentences(writer, [examples[row] for row in rows], width)
         for row, sentence in zip(rows, sentences):
-            prompt = writer.prompt(disputed[row])
+            prompt = prompt_of(disputed[row], writer.writing, writer.settings.most)
             writer.scorer.write(Writing(prompt, writer.writing.capitals, (writer.end_text,)))
             own, vote = writer.scorer.score_lists([[sentence, votes[row]]])[0].tolist()
-            known[row] = Written(sentence, own, vote)
-        if number == len(batches) or time.monotonic() - last_write > every:
-            record = {"written": {str(row): list(answer) for row, answer in known.items()}}
-            save_json(path, {**record, "check": content_hash(record)})
-            last_write = time.monotonic()
-    answers = iter([known[row] for row in range(len(disputed))])
+            known[str(row)] = Written(sentence, own, vote)
+        save_checked(path, {"written": known})
+    answers = iter([Written(*known[str(row)]) for row in range(len(disputed))])
     return [
         next(answers) if question.disputed else Written(question.vote, 0.0, 0.0)
         for question in questions
