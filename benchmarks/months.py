@@ -268,11 +268,13 @@ def figure(found: Mapping[str, Any], path: Path, longer: str = "") -> None:
         for participant, ways in found.items()
     }
     found = {participant: ways for participant, ways in found.items() if ways}
+    columns = len(found) if len(found) < 4 else 2
+    rows = -(-len(found) // columns)
     fig, axes = plt.subplots(
-        1, len(found), figsize=(6 * len(found), 3.6), sharey=True, squeeze=False, layout="constrained", dpi=110
+        rows, columns, figsize=(6 * columns, 3.6 * rows), sharey=True, squeeze=False, layout="constrained", dpi=110
     )
     last = day_number(session_names(TRAINED)[-1])
-    for axis, (participant, ways) in zip(axes[0], found.items()):
+    for axis, (participant, ways) in zip(axes.flat, found.items()):
         for way, one in ways.items():
             days = {day: row for day, row in one["days"].items() if day_number(day) > last}
             since = [day_number(day) - last for day in days]

@@ -79,7 +79,8 @@ def live() -> list[str]:
 def months() -> list[str]:
     "Mean phoneme errors of the days after training: as trained, and as used, of three participants."
     last = session_names(10)[-1]
-    days = [[row for day, row in one["five known"]["days"].items() if day > last] for one in stored("months").values()]
+    ways = [one["five known"] for one in stored("months").values() if "five known" in one]
+    days = [[row for day, row in way["days"].items() if day > last] for way in ways]
     return [percent(sum(row[side] for row in rows) / len(rows)) for side in ("before", "used") for rows in days]
 
 
