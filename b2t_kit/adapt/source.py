@@ -30,7 +30,7 @@ from ..text.metrics import Counts, count_edits
 from ..text.phonemes import collapse, normalise
 
 # %% ../../nbs/adapt/source.ipynb #44d7454d
-# version of the computation of adapted logits: raised when other code gives other numbers
+# version of the computation of adapted logits: raised when other code, or another judge, gives other numbers
 ADAPTED = 4
 
 # %% ../../nbs/adapt/source.ipynb #60f90874
