@@ -33,9 +33,9 @@ from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import GenericAlias, NoneType
+from types import GenericAlias, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
-from typing import get_type_hints
+from typing import Union, get_type_hints
 
 import tyro
 from tyro.conf import Positional, arg
@@ -84,6 +84,28 @@ def _plain_number(info: Any) -> PrimitiveConstructorSpec | None:
         is_instance=lambda value: type(value) is info.type,
         str_from_instance=lambda value: [str(value)],
     )
+
+# %% ../nbs/cli.ipynb #9a3c5d12
+_rewording: list[Any] = []  # the type whose placeholder is being reworded
+
+
+@numbers.primitive_rule
+def _plain_placeholder(info: Any) -> Any:  # a `PrimitiveConstructorSpec`, or why there is none
+    "Read texts, lists and what may be missing as tyro does, with a plain placeholder and default."
+    is_reworded = info.type is str or get_origin(info.type) in (UnionType, Union, tuple)
+    if not is_reworded or info.type in _rewording:
+        return None
+    _rewording.append(info.type)
+    spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(info)
+    _rewording.remove(info.type)
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return spec
+
+    def words(value: Any) -> list[str]:
+        return ["none"] if value in (None, (), "") else spec.str_from_instance(value)
+
+    placeholder = re.sub(r"\[(.+) \[\1 [.]{3}\]\]", r"\1 ...", spec.metavar.replace("{None}|", ""))
+    return replace(spec, metavar=placeholder, str_from_instance=words)
 
 # %% ../nbs/cli.ipynb #d3a9f4c5
 def load(path: str) -> Callable[..., Any]:
