@@ -7,7 +7,6 @@ __all__ = ['SCALES', 'BONUSES', 'DEFAULT', 'CHOICE', 'edits_of_grid', 'SearchRes
            'tuned_for', 'TuningRecord', 'read_tuning']
 
 # %% ../../nbs/decode/tune.ipynb #120f7084
-import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +34,16 @@ if TYPE_CHECKING:  # only figures need matplotlib
 SCALES = tuple(np.geomspace(0.1, 2.0, 14).round(3).tolist())  # acoustic scales to try
 BONUSES = (-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # word bonuses to try
 _BLANK_PENALTIES = (1.0, 3.0, 9.0, 30.0, 90.0)
-_MISSING_SILENCES = (-4.0, -20.0)
+# prices of a missing silence: of a network that loses some, as usual, and without any, where
+# phonemes further behind are tried, since a search must be able to leave a wrong word
+_SILENCES: tuple[dict[str, float], ...] = (
+    {"missing_silence": -4.0},
+    {"missing_silence": -20.0},
+    {"missing_silence": -1000.0, "token_threshold": 20.0},
+)
 _CONFIRMED = 3  # proposals that are searched
-_TUNED = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus")  # what is tuned
+# what is tuned
+_TUNED = ("blank_penalty", "missing_silence", "token_threshold", "acoustic_scale", "word_bonus")
 
 
 def edits_of_grid(hypotheses: Sequence[Hypothesis], truth: str) -> np.ndarray:  # (scales, bonuses) int64
@@ -168,8 +174,10 @@ def tune(
 
     def chosen(rows: np.ndarray) -> SearchResult:
         "Return the search with the fewest errors in some trials."
-        for penalty, silence in itertools.product(_BLANK_PENALTIES, _MISSING_SILENCES):
-            searched(replace(config, blank_penalty=penalty, missing_silence=silence))
+        first = [searched(replace(config, blank_penalty=penalty)) for penalty in _BLANK_PENALTIES]
+        best = min(first, key=lambda one: one.propose(rows)[0])
+        for silences in _SILENCES:
+            searched(replace(best.config, **silences))
         proposals = sorted((one.propose(rows) for one in searches.values()), key=lambda one: one[0])
         for _, proposal in proposals[:_CONFIRMED]:
             searched(proposal)
