@@ -8,7 +8,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'show_trial', 'Fault', 'reading', 'open_file', 'open_member', 'open_trial', 'open_dataset', 'check_text',
            'read_attribute', 'read_signal', 'signal_difference', 'TrialInfo', 'read_info', 'read_features',
            'check_features', 'read_labels', 'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings',
-           'find_recordings', 'index_file', 'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm',
+           'find_recordings', 'index_file', 'TrialIndex', 'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm',
            'trial_digests', 'data_fingerprint']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
@@ -632,8 +632,8 @@ def index_file(
             yield fault
 
 # %% ../../nbs/01_dataset.ipynb #7ba52939
-class Recordings(AbstractContextManager):
-    "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
+class TrialIndex(AbstractContextManager):
+    "The trials of one split, in the order of days, and the open files that they are in."
 
     def __init__(
         self,
@@ -689,6 +689,23 @@ class Recordings(AbstractContextManager):
     def __len__(self) -> int:
         return len(self.infos)
 
+    def file_state(self, path: Path) -> list[int] | None:
+        "Return values that change with a file's content; None if a write from now on could leave them as they are."
+        with reading(path):
+            return file_state(self._files[path].id.get_vfd_handle())
+
+    def close(self) -> None:
+        "Close the files."
+        for file in self._files.values():
+            file.close()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.close()
+
+# %% ../../nbs/01_dataset.ipynb #3b612d26
+class Recordings(TrialIndex):
+    "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
+
     def __repr__(self) -> str:
         sessions = len({info.session for info in self.infos})
         return f"Recordings({self.split}: {len(self)} trials of {sessions} sessions)"
@@ -715,19 +732,6 @@ class Recordings(AbstractContextManager):
         "Read a trial's label ids; raise `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
         return read_labels(self._files[info.file], info) if info.num_labels else None
-
-    def file_state(self, path: Path) -> list[int] | None:
-        "Return values that change with a file's content; None if a write from now on could leave them as they are."
-        with reading(path):
-            return file_state(self._files[path].id.get_vfd_handle())
-
-    def close(self) -> None:
-        "Close the files."
-        for file in self._files.values():
-            file.close()
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self.close()
 
 # %% ../../nbs/01_dataset.ipynb #3f931cd5
 def show_sessions(recordings: Recordings) -> "Figure":

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'LATER', 'WIDTH', 'STRETCH', 'ALIKE', 'SPARSE', 'is_date', 'dates_in',
-           'days_in', 'Quarantine', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_text',
-           'quarantine_record', 'refuse_leak', 'similarity_curves', 'stretches', 'HeldOut']
+           'days_in', 'without_date', 'Quarantine', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_text',
+           'quarantine_record', 'refuse_leak', 'similarity_curves', 'stretches', 'StretchTable', 'HeldOut']
 
 # %% ../../nbs/data/quarantine.ipynb #34462117
 import datetime
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,30 @@ def days_in(name: str, participant: str = "") -> frozenset[DayKey]:
         }
     return frozenset(days)
 
+# %% ../../nbs/data/quarantine.ipynb #d2281b8e
+def without_date(dataset: str, session: str, participant: str = "") -> str:
+    "Return why a day without a date may not be trained on, if it can be one of another set's; empty if it may."
+    today = datetime.date.today() + datetime.timedelta(1)
+    for (person, name), dates in HELD_OUT_SETS.items():
+        if name == dataset or person not in _people_in(_plain_name(f"{session} {participant}")):
+            continue
+        first = f"{int(dates[0][:4]) - 1}"
+        last = f"{today:%Y.%m.%d}"
+        found = [date for one, date in days_in(session, participant) if one == person]
+        if not any(first <= date <= last for date in found):
+            return (f"no date was found in '{session}', and {name} holds out days of {person}; "
+                    f"name it {person}.YYYY.MM.DD")
+    return ""
+
+# %% ../../nbs/data/quarantine.ipynb #68b54137
+def _published_sets(day: DayKey) -> set[str]:
+    "Return the published sets that hold out a day."
+    return {
+        name
+        for (person, name), dates in HELD_OUT_SETS.items()
+        if day[0] == person and day[1] in dates
+    }
+
 # %% ../../nbs/data/quarantine.ipynb #7998529e
 class Quarantine:
     "Days of which sentences are held out: the published ones, and those of some recordings."
@@ -173,20 +197,6 @@ class Quarantine:
         ]
         return content_hash([sorted(map(str, HELD_OUT_SETS.items())), items])
 
-    def dateless(self, dataset: str, session: str, participant: str = "") -> str:
-        "Return why a day without a date may not be trained on, if it can be one of another set's; empty if it may."
-        today = datetime.date.today() + datetime.timedelta(1)
-        for (person, name), dates in HELD_OUT_SETS.items():
-            if name == dataset or person not in _people_in(_plain_name(f"{session} {participant}")):
-                continue
-            first = f"{int(dates[0][:4]) - 1}"
-            last = f"{today:%Y.%m.%d}"
-            found = [date for one, date in days_in(session, participant) if one == person]
-            if not any(first <= date <= last for date in found):
-                return (f"no date was found in '{session}', and {name} holds out days of {person}; "
-                        f"name it {person}.YYYY.MM.DD")
-        return ""
-
     def reason(
         self,
         dataset: str,  # the set of the trial: its own splits keep its own sentences apart
@@ -195,15 +205,11 @@ class Quarantine:
         participant: str = "",  # if the session's name does not say it
     ) -> str:  # empty if the trial may be trained on
         "Return why nothing may be trained on a trial."
-        if dateless := self.dateless(dataset, session, participant):
+        if dateless := without_date(dataset, session, participant):
             return dateless
         for day in sorted(days_in(session, participant)):
-            sets = {
-                name
-                for (person, name), dates in HELD_OUT_SETS.items()
-                if day[0] == person and day[1] in dates
-            }
-            if sets := (sets | self.days.get(day, set())) - {dataset}:
+            sets = _published_sets(day) | self.days.get(day, set())
+            if sets := sets - {dataset}:
                 is_listed = sentence and normalise(sentence, True) in self.sentences.get(day, ())
                 which = ", this one among them" if is_listed else ""
                 return (
@@ -349,17 +355,40 @@ def stretches(curves: np.ndarray, step: int = 1, every: int = 1) -> np.ndarray: 
     return windows / np.maximum(np.linalg.norm(windows, axis=1, keepdims=True), 1e-12)
 
 # %% ../../nbs/data/quarantine.ipynb #d4f887e3
+class StretchTable:
+    "Stretches of held-out trials, three of each: from both ends, and from the middle."
+
+    def __init__(self, every: int) -> None:  # bins from one value of a stretch to the next
+        self.every = every
+        self.names = list[str]()  # of each stretch's trial
+        self.datasets = list[str]()  # of each stretch's set
+        self.parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
+
+    def add(self, curves: np.ndarray, name: str, dataset: str) -> None:
+        "Keep stretches of the curves of a trial; a short one has none."
+        step = max(1, (curves.shape[1] - STRETCH * self.every) // 2)
+        self.parts.append(stretches(curves, step, self.every)[:3])
+        count = len(self.parts[-1])
+        self.names += [name] * count
+        self.datasets += [dataset] * count
+
+    @cached_property
+    def rows(self) -> np.ndarray:  # (N, len(LATER) * STRETCH) of norm 1
+        "All stretches, once no more are added."
+        return np.concatenate(self.parts)
+
+    def others(self, dataset: str) -> np.ndarray:  # (K,) int64
+        "Return the rows of trials that are not of a set."
+        return np.flatnonzero(np.array(self.datasets, object) != dataset)
+
+# %% ../../nbs/data/quarantine.ipynb #286c4225
 class HeldOut:
     "Trials that may not be trained on: published days, days of the recordings that were named, and their copies."
 
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
         self.days = Quarantine(folders)
-        self.names = list[str]()
-        self.datasets = list[str]()
-        parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
-        long_parts = [parts[0]]
-        self.long_names = list[str]()
-        self.long_datasets = list[str]()
+        self.short = StretchTable(1)
+        self.long = StretchTable(SPARSE)
         for recordings in _held_out_splits(folders):
             split = recordings.split
             infos = track_progress(
@@ -367,47 +396,33 @@ class HeldOut:
             )
             for index, info in enumerate(infos):
                 curves = similarity_curves(recordings.features(index))
-                # both ends, the middle
-                parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])
-                self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
-                self.datasets += [info.signal.dataset] * len(parts[-1])
-                span = STRETCH * SPARSE
-                long_parts.append(
-                    stretches(curves, max(1, (curves.shape[1] - span) // 2), SPARSE)[:3]
-                )
-                self.long_names += self.names[-1:] * len(long_parts[-1])
-                self.long_datasets += [info.signal.dataset] * len(long_parts[-1])
-        self.stretches = np.concatenate(parts)
-        self.long = np.concatenate(long_parts)
-        content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
+                name = f"{info.group} of {info.session}, {split}"
+                self.short.add(curves, name, info.signal.dataset)
+                self.long.add(curves, name, info.signal.dataset)
+        content = hashlib.blake2b(self.short.rows.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
 
     def reason(self, trial: Trial, names: Iterable[str] = ()) -> str:
         "Return why nothing may be trained on a trial of a day with these names too; empty if it may."
         signal = trial.signal
-        if dateless := self.days.dateless(signal.dataset, trial.session, signal.participant):
+        if dateless := without_date(signal.dataset, trial.session, signal.participant):
             return dateless
         for name in (trial.session, *names):
             if reason := self.days.reason(signal.dataset, name, trial.sentence, signal.participant):
                 return reason
-        others = np.flatnonzero(np.array(self.datasets, object) != signal.dataset)
+        others = self.short.others(signal.dataset)
         ours = stretches(similarity_curves(trial.features if len(others) else trial.features[:0]))
-        similarity = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
+        similarity = (self.short.rows[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
         if similarity.max() > ALIKE:
-            return (
-                "its features are a copy of a held-out trial: "
-                f"{self.names[others[similarity.argmax()]]}"
-            )
-        name = self.resembled(trial)
-        return (
-            f"its features are those of a held-out trial, in other columns or bins: {name}"
-            if name
-            else ""
-        )
+            name = self.short.names[others[similarity.argmax()]]
+            return f"its features are a copy of a held-out trial: {name}"
+        if name := self.resembled(trial):
+            return f"its features are those of a held-out trial, in other columns or bins: {name}"
+        return ""
 
     def resembled(self, trial: Trial) -> str:  # empty if there is none
         "Return the held-out trial of another set that is far more like a trial than the next one."
-        others = np.flatnonzero(np.array(self.long_datasets, object) != trial.signal.dataset)
+        others = self.long.others(trial.signal.dataset)
         if not len(others):
             return ""
         features = trial.features
@@ -421,8 +436,8 @@ class HeldOut:
             if not len(ours):
                 continue
             best = dict[str, float]()
-            for index, value in zip(others.tolist(), (self.long[others] @ ours.T).max(1).tolist()):
-                name = self.long_names[index]
+            for index, value in zip(others.tolist(), (self.long.rows[others] @ ours.T).max(1).tolist()):
+                name = self.long.names[index]
                 best[name] = max(value, best.get(name, -1.0))
             first, *rest = sorted(best, key=lambda name: -best[name])
             if best[first] > _RESEMBLES and rest and best[first] - best[rest[0]] > ahead:
