@@ -89,6 +89,7 @@ def test_every_way_in_takes_the_same_words(tmp_path: Path, capsys: pytest.Captur
         "the test split": lambda: decode_run(first, data, "test", device="cpu", **quick),
         "pooled": lambda: decode_runs([first, second], data, device="cpu", **quick),
         "averaged": lambda: decode_runs([first, second], data, together="average", device="cpu", **quick),
+        "logits that a run keeps": lambda: decode_sentences(LogitsFile(first / "decode/val/logits.hdf5"), **quick),
     }
     for way, decode in told.items():
         found = decode()
@@ -97,6 +98,12 @@ def test_every_way_in_takes_the_same_words(tmp_path: Path, capsys: pytest.Captur
         assert found.warning is None, (way, found.warning)
     kept = [path for path in tmp_path.rglob("words/*.b2tlm")]
     assert len(kept) == 3 and len({path.name for path in kept}) == 1  # once for each run, and once for their average
+
+    lists = [run / "decode/val/logits.hdf5" for run in (first, second)]
+    capsys.readouterr()
+    combine_files(lists, tmp_path / "both.csv")
+    assert OF_NOTHING not in capsys.readouterr().err
+    assert all(load_json(path.with_name("result.json"))["language_model"] == found.words for path in lists)
 
     submit(first, tmp_path / "submission.csv", data, "cpu", **quick)
     assert OF_TRAINING in capsys.readouterr().err

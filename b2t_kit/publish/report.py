@@ -632,7 +632,7 @@ def report_run(
         if decoded.calibration and decoded.calibration.temperature != 1:
             undivided = {**options, "temperature": 1.0}
             raw = decode_sentences(
-                LogitsFile(file, origin=source), out=source.folder / "raw", **undivided
+                LogitsFile(file), out=source.folder / "raw", **undivided
             ).trials
         if against is not None:
             rival, _ = _decoded_as_before(RunLogits(against, data, split, device))

@@ -30,7 +30,7 @@ def read_votes(
     path: str | Path,  # logits (.hdf5, .npz, .pt, ...), or sentences in any format of `read_table`
     tokens: str | Path | None = None,  # file with the order of classes in logits; None: the kit's
 ) -> Table:
-    "Read the sentences of a decoder."
+    "Read the sentences of a decoder; those of logits that a run keeps as `b2t decode` last wrote them."
     if Path(path).suffix.lower() not in LOGITS:
         return check_complete(read_table(path))
     source = LogitsFile(path, tokens)
