@@ -118,7 +118,7 @@ def _enter(
         if tails[index] != label:
             _join(graph, size, ends[index], state, label, missing)
 
-
+# %% ../../nbs/decode/align.ipynb #31216a77
 @compiled
 def _proceed(
     graph: Graph, size: np.ndarray, previous: int, number: int, last: int, label: int
@@ -133,7 +133,7 @@ def _proceed(
         _join(graph, size, previous, state, label, 0.0)
     return state
 
-
+# %% ../../nbs/decode/align.ipynb #f54c90bf
 @compiled
 def _add_gap(graph: Graph, size: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
     "Add the gap after a word with these last states; return its state of blanks, and that of silence."

@@ -367,7 +367,7 @@ _PICKLE_TO_NPZ = (
     "else enumerate(d))})"
 )
 
-
+# %% ../../nbs/decode/files.ipynb #0693b46d
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     suffix = path.suffix.lower()

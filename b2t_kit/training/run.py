@@ -403,6 +403,36 @@ def _check_agreement(device: Device, task: Task, config: TrainConfig, data: Any)
 _PIECE = 1 << 26  # bytes of a file that are sent at once
 
 
+def _files_to_send(folder: Path, newest: Path) -> dict[str, Path]:  # name in the folder -> file
+    "Return the files of a run folder with its newest and best checkpoint; marks of complete ones come last."
+    best = read_best(folder)
+    files: dict[str, Path] = {}
+    for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
+        files |= {f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()}
+    files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
+    names = sorted(
+        (name for name, path in files.items() if path.is_file()), key=lambda name: COMPLETE in name
+    )
+    return {name: files[name] for name in names}
+
+
+def _broadcast_file(
+    source: Path | None,  # on the process that has it
+    target: Path | None,  # on one that lacks it
+    sender: int,
+) -> None:
+    "Copy a file from one process to others, piece by piece; called by all processes."
+    with ExitStack() as stack:
+        read = stack.enter_context(source.open("rb")) if source else None
+        written = stack.enter_context(written_aside(target)) if target else None
+        piece = [b"?"]
+        while piece[0]:  # the last one is empty
+            piece = [read.read(_PIECE) if read else b""]
+            dist.broadcast_object_list(piece, src=sender)
+            if written:
+                written.write(piece[0])
+
+# %% ../../nbs/training/run.ipynb #af16dd33
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
     folder = Path(folder)
@@ -421,31 +451,11 @@ def share_run(folder: str | Path) -> None:
             report_progress(
                 f"{folder}: sending the checkpoint of step {max(steps)} to machines without it"
             )
-            best = read_best(folder)
-            for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
-                files |= {
-                    f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()
-                }
-            files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
-        names = [
-            sorted(
-                (name for name, path in files.items() if path.is_file()),
-                key=lambda name: COMPLETE in name,
-            )
-        ]
+            files = _files_to_send(folder, newest)
+        names = [list(files)]
         dist.broadcast_object_list(names, src=sender)
         for name in names[0]:
-            with ExitStack() as stack:
-                source = (
-                    stack.enter_context(files[name].open("rb")) if process.rank == sender else None
-                )
-                target = stack.enter_context(written_aside(folder / name)) if receives else None
-                piece = [b"?"]
-                while piece[0]:  # the last one is empty
-                    piece = [source.read(_PIECE) if source else b""]
-                    dist.broadcast_object_list(piece, src=sender)
-                    if target:
-                        target.write(piece[0])
+            _broadcast_file(files.get(name), folder / name if receives else None, sender)
     finally:
         leave()
 
