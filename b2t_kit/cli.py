@@ -32,9 +32,9 @@ from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import GenericAlias, NoneType
+from types import GenericAlias, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
-from typing import get_type_hints
+from typing import Union, get_type_hints
 
 import tyro
 from tyro.conf import Positional, arg
@@ -82,6 +82,73 @@ def _plain_number(info: Any) -> PrimitiveConstructorSpec | None:
         instance_from_str=lambda words: number_in(words[0], info.type),
         is_instance=lambda value: type(value) is info.type,
         str_from_instance=lambda value: [str(value)],
+    )
+
+# %% ../nbs/cli.ipynb #9a3c5d12
+@numbers.primitive_rule
+def _plain_text(info: Any) -> PrimitiveConstructorSpec | None:
+    "Read a text; an empty default is none."
+    if info.type is not str:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="STR",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: isinstance(value, str),
+        str_from_instance=lambda value: [value or "none"],
+    )
+
+
+def _kind_within(info: Any, kind: Any) -> PrimitiveConstructorSpec:
+    "Return how the kind is read that another is made of."
+    inner = tyro.constructors.PrimitiveTypeInfo.make(kind, info.markers)
+    spec = tyro.constructors.ConstructorRegistry.get_primitive_spec(inner)
+    assert isinstance(spec, PrimitiveConstructorSpec), kind
+    return spec
+
+
+@numbers.primitive_rule
+def _plain_optional(info: Any) -> PrimitiveConstructorSpec | None:
+    "Read a kind, or none."
+    kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+    if get_origin(info.type) not in (UnionType, Union) or len(kinds) != 1:
+        return None
+    spec = _kind_within(info, kinds[0])
+    return replace(
+        spec,
+        choices=spec.choices and (*spec.choices, "none"),
+        instance_from_str=lambda words: (
+            None if words in (["none"], ["None"]) else spec.instance_from_str(words)
+        ),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["none"] if value is None else spec.str_from_instance(value),
+    )
+
+
+@numbers.primitive_rule
+def _plain_list(info: Any) -> PrimitiveConstructorSpec | None:
+    "Read any number of values of one kind."
+    if get_origin(info.type) is not tuple or get_args(info.type)[1:] != (...,):
+        return None
+    spec = _kind_within(info, get_args(info.type)[0])
+
+    def read(words: list[str]) -> tuple[Any, ...]:
+        try:
+            return tuple(spec.instance_from_str([word]) for word in words)
+        except ValueError as error:
+            if any("," in word for word in words):
+                raise ValueError("give spaces between values, not commas") from error
+            raise
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=f"{spec.metavar} ...",
+        choices=spec.choices,
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, tuple) and all(map(spec.is_instance, value)),
+        str_from_instance=lambda values: (
+            [word for value in values for word in spec.str_from_instance(value)] or ["none"]
+        ),
     )
 
 # %% ../nbs/cli.ipynb #d3a9f4c5
@@ -1285,15 +1352,26 @@ def _advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that 
 _LOGITS = (".npz", ".npy", ".pt", ".pth", ".hdf5", ".h5", ".safetensors")
 
 
+def _plain_reason(text: str) -> str:
+    "Return tyro's reason in the kit's words: first the option, then what is wrong with it."
+    if missing := re.fullmatch(r"Missing from (b2t .+?): (.+)", text):
+        entries = [entry.strip() for entry in missing[2].split("(required)") if entry.strip()]
+        needed = [re.sub(r"^((?:--\S+ )?\S+(?: [.]{3})?) (.+)", r"\1 (\2)", one) for one in entries]
+        return f"{missing[1]} needs {' and '.join(needed)}"
+    if missing := re.match("Missing value for argument '([^']+)'", text):
+        return f"{missing[1]}: its value is missing"
+    if choice := re.match(r"invalid choice (.+) for argument '(.+)'[.] Expected one of (.+)[.]", text):
+        return f"{choice[2]}: {choice[1]} is none of {choice[3].strip('(),')}"
+    return text.removeprefix("Error parsing ")
+
+
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
     "Return tyro's boxed message as one line; for a stray word, with the option that it may belong to."
     title, _, body = printed.strip().partition("\n")  # the first line is the title of a box
     body = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", body or title, flags=re.M)
     text = re.split(" Argument helptext:| For full helptext", " ".join(body.split()))[0]
-    if commas := re.search(r"valid parse for arguments: \['([^']*,[^']*)'\]", text):
-        return f"{commas[1]}: give spaces between values, not commas"
     if not (match := re.search(r"Unrecognized options: ([^\s,]+)", text)):
-        return text.removeprefix("Error parsing ")
+        return _plain_reason(text)
     word = match[1]
     if re.fullmatch("-[A-Za-z]", word):
         return f"{word}: is no option here; names of options are written out, such as --out"

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['sync_folder', 'unfinished', 'written_aside', 'write_atomically', 'save_json', 'open_own', 'remove_leftovers',
-           'locked', 'check_writable', 'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'read_bytes',
-           'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png', 'new_folders', 'check_target',
-           'existing', 'free_bytes', 'Platform', 'platform']
+           'locked', 'check_writable', 'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'repeated',
+           'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png', 'new_folders',
+           'check_target', 'existing', 'free_bytes', 'Platform', 'platform']
 
 # %% ../../nbs/core/files.ipynb #1afd829f
 def sync_folder(folder: Path) -> None:
@@ -307,6 +307,16 @@ def clear_way(path: Path) -> Path:
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         path.unlink()
     return path
+
+# %% ../../nbs/core/files.ipynb #7d10c2a2
+def repeated(paths: Sequence[str | Path]) -> tuple[str | Path, str | Path] | None:
+    "Return the first file that was given before, and what it was called then; None if all are different."
+    for number, path in enumerate(paths):
+        for earlier in paths[:number]:
+            both_exist = os.path.exists(path) and os.path.exists(earlier)
+            if path == earlier or both_exist and os.path.samefile(path, earlier):
+                return path, earlier
+    return None
 
 # %% ../../nbs/core/files.ipynb #dc3c6ddb
 # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this

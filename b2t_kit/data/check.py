@@ -27,7 +27,7 @@ def _roughness(rows: np.ndarray) -> float:  # of (T, C)
 
 
 def time_look(features: np.ndarray) -> np.ndarray | None:  # of (T, C); None where a trial is too short
-    "Return the _roughness of bins and of ten each, the curvature (3 for noise), and how equal alternate bins are."
+    "Return the roughness of bins and of ten each, the curvature (3 for noise), and how equal alternate bins are."
     rows = features[:, features.max(0) > features.min(0)].astype(np.float64)
     if len(rows) < _FEWEST_BINS or not rows.shape[1]:
         return None

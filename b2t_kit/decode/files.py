@@ -704,11 +704,13 @@ def _strange_words(labels: Sequence[Sequence[int]]) -> list[str]:
     sounds, pauses = (sum(map(count, labels)) for count in (_num_sounds, _num_pauses))
     if sounds < _FEW_SOUNDS or not words:
         return []
-    if not 1.8 * len(words) < sounds < 12 * len(words):
+    few = sounds >= 12 * len(words)
+    if few or sounds <= 1.8 * len(words):
+        advice = "; of a network that learned none, --missing-silence -1 makes fewer errors"
         return [
             f"there is a silence after {sounds / len(words):.1f} sounds on average, and English "
             f"words have 3 or 4: is the last class ({PHONEMES[SILENCE]}) that of the silence "
-            "between words?"
+            f"between words?{advice if few else ''}"
         ]
     known = [word in _pronunciations() for word in words if " " in word]
     if known and np.mean(known) + 1 / math.sqrt(len(known)) < 0.22:  # .25 at 40 % phoneme errors

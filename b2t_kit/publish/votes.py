@@ -6,7 +6,6 @@
 __all__ = ['read_votes', 'Combination', 'stray_notes', 'combine_votes', 'combine_files']
 
 # %% ../../nbs/publish/votes.ipynb #d2dce06e
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,8 @@ from ..decode.submission import write_table
 from ..text.metrics import FEWEST_ROWS, Rate, RateTable, count_edits, edit_distance, rate_of
 from ..text.metrics import row_shift
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, Table, align_tables, check_complete, likeliest, read_table
+from ..text.tables import LOGITS, Table, align_tables, check_complete, check_decoders
+from ..text.tables import likeliest, read_table
 
 # %% ../../nbs/publish/votes.ipynb #c384f134
 def read_votes(
@@ -140,20 +140,6 @@ def combine_votes(
     )
 
 # %% ../../nbs/publish/votes.ipynb #68999bbe
-def _check_different(paths: Sequence[str | Path]) -> None:
-    "Raise `KitError` unless there are two or more files, none of them twice, by another name either."
-    for number, path in enumerate(paths):
-        for other in paths[:number]:
-            both_exist = os.path.exists(path) and os.path.exists(other)
-            if path == other or both_exist and os.path.samefile(path, other):
-                raise KitError(
-                    f"{path}: is the same file as {other}, and would have two votes; give each "
-                    "decoder once"
-                )
-    if len(paths) < 2:
-        raise KitError("a combination needs two or more different files of sentences")
-
-
 def combine_files(
     # of several decoders: tables (CSV), JSON lines, Kaldi's text, sclite's .trn, or a sentence a
     # line; logits (.hdf5, .npy, .npz, .pt)
@@ -166,7 +152,9 @@ def combine_files(
     tokens: str | Path | None = None,
 ) -> Combination:
     "Combine files of sentences into one; writes all or nothing."
-    _check_different(paths)
+    check_decoders(paths)
+    if len(paths) < 2:
+        raise KitError("a combination needs two or more different files of sentences")
     if tokens and not any(Path(path).suffix.lower() in LOGITS for path in paths):
         raise KitError(f"{tokens}: orders the classes of logits, but no file has any; leave it out")
     check_target(out, [*paths, *([] if references is None else [references])])

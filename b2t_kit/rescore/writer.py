@@ -8,7 +8,6 @@ __all__ = ['INSTRUCTION', 'Question', 'questions_of', 'read_questions', 'notes_o
            'take_step', 'learn', 'Written', 'write_sentences', 'ask']
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f03
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +29,8 @@ from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
 from .llm import read_checked, save_checked, token_ids
 from ..text.metrics import TRAINED, SelectionNote
 from ..text.phonemes import normalise
-from ..text.tables import Table, align_tables, check_complete, likeliest, read_table
+from ..text.tables import Table, align_tables, check_complete, check_decoders, likeliest
+from ..text.tables import read_table
 from ..training.checkpoint import latest_checkpoint, prune, read_part, read_state
 from ..training.checkpoint import write_checkpoint
 from ..training.optim import build_adamw, pack_optimizer, set_lr, unpack_optimizer
@@ -95,10 +95,7 @@ def read_questions(
     references: str | Path | None = None,  # what was said
 ) -> list[Question]:
     "Read the candidates of each trial."
-    counts = Counter(os.path.realpath(path) for path in paths)
-    for path in paths:
-        if counts[os.path.realpath(path)] > 1:
-            raise KitError(f"{path}: is given twice, and would vote twice; give each decoder once")
+    check_decoders(paths)
     tables = [check_complete(read_table(path)) for path in paths]
     said = check_complete(read_table(references, "said")) if references else None
     questions = questions_of(tables, said)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.files import read_text
+from ..core.files import read_text, repeated
 from ..core.program import report_progress
 from ..data.dataset import SPLITS, Recordings, find_recordings
 from ..lexicon.g2p import dictionary
@@ -96,9 +96,8 @@ def build_language_model(
     )
     if missing := [text for text in texts if not Path(text).exists()]:
         raise KitError(f"{missing[0]}: there is no such text file or folder of recordings")
-    for number, text in enumerate(texts):
-        if any(Path(text).samefile(other) for other in texts[:number]):
-            raise KitError(f"{text}: is given twice, and all of its n-grams would count twice")
+    if again := repeated(texts):
+        raise KitError(f"{again[0]}: is given twice, and all of its n-grams would count twice")
     sources = [load_sentences(text) if Path(text).is_dir() else text for text in texts]
     model = train_language_model(
         sources,

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MISSING_LINE', 'TRIAL_KEY', 'UNNAMED', 'Part', 'NAMES', 'EITHER', 'TEXTS', 'LISTS', 'Votes', 'LOGITS',
            'read_sentence', 'Losses', 'keys_of', 'text_column', 'name_columns', 'Line', 'list_votes', 'utterance_kind',
-           'likeliest', 'Table', 'read_lines', 'read_table', 'check_complete', 'read_sentences', 'rekeyed',
-           'align_tables']
+           'likeliest', 'Table', 'read_lines', 'read_table', 'check_complete', 'check_decoders', 'read_sentences',
+           'rekeyed', 'align_tables']
 
 # %% ../../nbs/text/tables.ipynb #db9ae63a
 import csv
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..core.errors import KitError, printable
-from ..core.files import csv_plain, parse_json, read_text
+from ..core.files import csv_plain, parse_json, read_text, repeated
 from ..core.program import report_progress
 from ..core.settings import is_whole
 from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines
@@ -575,6 +575,15 @@ def check_complete(table: Table) -> Table:
             "if there was none"
         )
     return table
+
+
+def check_decoders(paths: Sequence[str | Path]) -> None:
+    "Raise `KitError` if a file of sentences comes twice, by another name either: it would have two votes."
+    if again := repeated(paths):
+        raise KitError(
+            f"{again[0]}: is the same file as {again[1]}, and would have two votes; give each "
+            "decoder once"
+        )
 
 
 def read_sentences(

@@ -7,12 +7,14 @@ import itertools
 import math
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from decoding_cases.task import best, build, row_of, save
 
 from b2t_kit.core.files import load_json
+from b2t_kit.core.settings import to_dict
 from b2t_kit.decode.search import BeamSearch, SearchConfig, log_probs
 from b2t_kit.decode.tune import halves
 from b2t_kit.lm.model import LanguageModel
@@ -28,6 +30,9 @@ LOG10 = math.log(10)
 CLASSES = (10, 41)  # likeliest classes of a frame that flashlight-text tries: as is advised, and all
 WEIGHTS = (0.75, 1.0, 1.35)  # of the language model, relative to that of the kit
 BONUSES = (-1.0, 0.0, 1.0)  # word bonuses
+# what the kit's search is set to when it is tuned as well: as many settings as flashlight-text has
+SCALES = (0.6, 0.8, 1.0)  # acoustic scales
+DEMANDS = ((-20.0, 10.0), (-1000.0, 20.0))  # price of a missing silence, with how far behind a phoneme may be
 
 
 def flashlight(labels: Path, validation: Path, /, *, sizes: str = "3.7k,20k,126k", beam: int = 200,
@@ -38,7 +43,8 @@ def flashlight(labels: Path, validation: Path, /, *, sizes: str = "3.7k,20k,126k
     those sentences. The vocabulary is the text's own words, these and the commonest ones of English (20,000 together),
     or the whole dictionary. The sentences become noisy logits, one gain a day. Every second day chooses the temperature
     and the weights of flashlight-text (as many classes, language weight and word bonus as in `CLASSES`, `WEIGHTS`,
-    `BONUSES`); the others are scored. Its words end in a silence, without which it loses their last phonemes. Seconds
+    `BONUSES`); the others are scored. The kit's search is scored as it is by default, and as chosen from as many settings
+    on the same days (`SCALES`, `BONUSES`, `DEMANDS`). flashlight-text's words end in a silence, without which it loses their last phonemes. Seconds
     are processor seconds a sentence, the two searches in turns; the kit's include the exact scores and times of
     its list. --every takes every so many trials.
     """
@@ -130,6 +136,15 @@ def one_size(lexicon: Lexicon, model: LanguageModel, path: Path, trials: list[np
         theirs.configure(*setting)
         return int(counts(choosing, [theirs.sentence(trials[at]) for at in choosing]).edits.sum())
 
+    def counts_with(config: SearchConfig, trials_of: np.ndarray):
+        found = BeamSearch(lexicon, model, config).decode_many([trials[at] for at in trials_of], 1)
+        return counts(trials_of, best(found))
+
+    choices = [replace(config, acoustic_scale=scale, word_bonus=bonus, missing_silence=silence, token_threshold=behind)
+               for scale, bonus, (silence, behind) in itertools.product(SCALES, BONUSES, DEMANDS)]
+    chosen = min(choices, key=lambda one: int(counts_with(one, choosing).edits.sum()))
+    tuned = counts_with(chosen, judging)
+
     weights = [factor / config.acoustic_scale for factor in WEIGHTS]
     setting = min(itertools.product(CLASSES, weights, BONUSES), key=errors_of)
     theirs.configure(*setting)
@@ -148,11 +163,13 @@ def one_size(lexicon: Lexicon, model: LanguageModel, path: Path, trials: list[np
         seconds["ours"] += end - start
         seconds["of it the list"] += end - middle
     mine, other = (counts(judging, heard[name]) for name in ("ours", "theirs"))
-    gap = compare(other, mine)
+    gaps = {name: compare(other, one) for name, one in (("difference", mine), ("tuned difference", tuned))}
     words = [word for at in judging for word in said[at].split()]
     return {
         "words": len(lexicon), "unknown": sum(word not in lexicon for word in words) / len(words),
         "ours": row_of(rate_of(mine)), "theirs": row_of(rate_of(other)),
-        "difference": {"points": 100 * gap.difference, "low": 100 * gap.low, "high": 100 * gap.high},
+        "ours tuned": row_of(rate_of(tuned)), "ours chosen": to_dict(chosen),
+        **{name: {"points": 100 * gap.difference, "low": 100 * gap.low, "high": 100 * gap.high}
+           for name, gap in gaps.items()},
         "seconds": {name: total / len(judging) for name, total in seconds.items()},
         "setting": dict(zip(("classes", "weight", "bonus"), setting))}
