@@ -4,13 +4,12 @@
 
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'WING_OF', 'SomeRun', 'SomeRuns', 'ModelFile', 'VERBS',
-           'ELSEWHERE', 'NOT_HERE', 'load', 'options_of', 'parameters_of', 'comments_of', 'Verb', 'Call', 'description',
-           'command_of', 'flag', 'option_words', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'validate',
-           'Train', 'initial_settings', 'fill_from_resume', 'ReadsRun', 'ReadsRecordings', 'FindsSentences', 'evaluate',
-           'Decode', 'build_model', 'mix_models', 'convert_model', 'describe_model', 'model_perplexity', 'Submit',
-           'score_sentences', 'all_verbs', 'find_verb', 'spelled_out', 'parse', 'mistake', 'act', 'do', 'main',
-           'command_in']
+           'numbers', 'WING_OF', 'VERBS', 'ELSEWHERE', 'NOT_HERE', 'load', 'options_of', 'parameters_of', 'comments_of',
+           'Verb', 'Call', 'description', 'command_of', 'flag', 'option_words', 'refuse', 'exactly_one', 'HasSettings',
+           'option_value', 'validate', 'Train', 'initial_settings', 'fill_from_resume', 'ReadsRun', 'ReadsRecordings',
+           'FindsSentences', 'evaluate', 'Decode', 'build_model', 'mix_models', 'convert_model', 'describe_model',
+           'model_perplexity', 'Submit', 'score_sentences', 'all_verbs', 'find_verb', 'spelled_out', 'parse', 'mistake',
+           'act', 'do', 'main', 'command_in']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -65,8 +64,8 @@ OptionalFile = Annotated[str | None, arg(metavar="FILE"), UNSET]
 OptionalRun = Annotated[str | None, arg(metavar="RUN"), UNSET]
 Folders = Annotated[tuple[str, ...], arg(metavar="DIR ..."), UNSET]
 RunFolders = Annotated[tuple[str, ...], arg(metavar="RUN ..."), UNSET]
-DeviceName = Annotated[str, arg(metavar="auto|cpu|cuda|tpu")]
-PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
+_DeviceName = Annotated[str, arg(metavar="auto|cpu|cuda|tpu")]
+_PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
 # %% ../nbs/cli.ipynb #361f271b
 numbers = tyro.constructors.ConstructorRegistry()
@@ -699,12 +698,12 @@ class ReadsRecordings(Verb):
 
 
 # a run, or several that decode together
-SomeRun = Annotated[str | None, UNSET, arg(
+_SomeRun = Annotated[str | None, UNSET, arg(
     metavar="RUN",
     help="run folder, exported decoder, or folder of the published baseline; give this or another "
     "source",
 )]
-SomeRuns = Annotated[tuple[str, ...], UNSET, arg(
+_SomeRuns = Annotated[tuple[str, ...], UNSET, arg(
     metavar="RUN ...",
     help="several run folders, such as those of several seeds, that decode together",
 )]
@@ -713,8 +712,8 @@ SomeRuns = Annotated[tuple[str, ...], UNSET, arg(
 @dataclass(frozen=True, kw_only=True)
 class FindsSentences(Verb):
     "A verb that searches for sentences."
-    run: SomeRun = None
-    runs: SomeRuns = ()
+    run: _SomeRun = None
+    runs: _SomeRuns = ()
     # with --runs: pool their lists of sentences, which each run scores; or average their logits,
     # which is one search
     combine: Literal["pool", "average"] = "pool"
@@ -772,10 +771,10 @@ class FindsSentences(Verb):
 # %% ../nbs/cli.ipynb #dd5a96cd
 @options_of("speech.evaluate:evaluate_run")
 def evaluate(
-    run: SomeRun = None,
-    runs: SomeRuns = (),
+    run: _SomeRun = None,
+    runs: _SomeRuns = (),
     data: str | Path | None = None,
-    precision: PrecisionName = "auto",
+    precision: _PrecisionName = "auto",
     **options: Any,
 ) -> str:
     "Score a trained decoder: phoneme error rate overall, by day and by block."
@@ -806,7 +805,7 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
     tune: bool = False  # first find the best weights on these trials
     out: OptionalFolder = None  # folder for the sentences; default: decode/SPLIT in the run folder
-    device: DeviceName = "auto"  # where the network runs
+    device: _DeviceName = "auto"  # where the network runs
     NEEDS = {"tokens": "logits"}
 
     @staticmethod
@@ -852,7 +851,7 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
         print(decode_sentences(source, **tuning, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34
-ModelFile = Annotated[str, arg(
+_ModelFile = Annotated[str, arg(
     metavar="MODEL",
     help="model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name",
 )]
@@ -882,7 +881,7 @@ def mix_models(
 
 # %% ../nbs/cli.ipynb #74e16a6c
 def convert_model(
-    model: ModelFile,
+    model: _ModelFile,
     out: File,  # model to write: .b2tlm, .arpa or .arpa.gz
 ) -> str:
     "Convert a language model to another format, such as an ARPA file to one that opens at once."
@@ -896,7 +895,7 @@ def convert_model(
     return describe_language_model(converted_model)
 
 # %% ../nbs/cli.ipynb #3e733927
-def describe_model(model: ModelFile) -> str:
+def describe_model(model: _ModelFile) -> str:
     "Read all of a language model file, and describe it: format, n-grams, words, size, how it was made."
     from b2t_kit.lm.arpa import describe_language_model
     from b2t_kit.lm.kenlm import read_language_model
@@ -907,7 +906,7 @@ def describe_model(model: ModelFile) -> str:
 
 # %% ../nbs/cli.ipynb #dc8f1151
 def model_perplexity(
-    model: ModelFile,
+    model: _ModelFile,
     text: File,  # file with a sentence a line, or a CSV with sentences
 ) -> str:
     "Measure how well a language model predicts a text."
@@ -928,7 +927,7 @@ class Submit(ReadsRun, FindsSentences, ReadsRecordings):
     out: File  # submission to write (CSV)
     # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
     nbest: OptionalFile = None
-    device: DeviceName = "auto"  # where the network runs
+    device: _DeviceName = "auto"  # where the network runs
 
     def act(self) -> int:
         source = exactly_one(run=self.run, runs=self.runs, nbest=self.nbest)
@@ -1068,7 +1067,7 @@ _VERBS_ELSEWHERE = {  # verb of other programs -> of the kit
     "version": "--version",
 }
 
-
+# %% ../nbs/cli.ipynb #27b3a3a8
 def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     "Return the verb that a command line names."
     # those of other wings are imported only if this one has no such verb
@@ -1089,7 +1088,7 @@ def find_verb(words: Sequence[str]) -> tuple[str, type | Call]:
     group = f" {words[0]}" if names != set(verbs) else ""
     raise KitError(f"b2t: there is no verb '{name}'{hint} (`b2t{group} --help` lists them)")
 
-
+# %% ../nbs/cli.ipynb #554bc488
 def _has_parts(first: str) -> bool:
     "Return whether a word is no verb by itself, but the first of several, such as `lm`."
     verbs = _verbs_of(WING_OF.get(first, ""))
@@ -1214,6 +1213,8 @@ ELSEWHERE = {  # what to use here -> options of other programs
     "--word-bonus": "--beta --word-score --word-insertion-penalty",
     "--acoustic-scale (the other way round: the language model's scale is 1)": "--lm-weight --lm-scale --alpha",
 }
+
+# %% ../nbs/cli.ipynb #8aa17aa9
 NOT_HERE = {  # what to say of options of other programs that have none here
     "several processes are started with torchrun --nproc-per-node N -m b2t_kit train ... (one uses all chips of a TPU)":
         "--processes --num-processes --nproc-per-node --nproc --nprocs --world-size --num-machines --nnodes "
@@ -1230,6 +1231,8 @@ NOT_HERE = {  # what to say of options of other programs that have none here
     "b2t decode and b2t submit adapt": "--adapt",
     "cannot be set for this command, which runs on the CPU": "--device",
 }
+
+# %% ../nbs/cli.ipynb #f24455c4
 _NICKNAMES = {
     "--precision": {
         "bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16": "float16", "half": "float16", "16": "float16",
@@ -1320,7 +1323,7 @@ def _check_options(options: Sequence[str], verb: type, default: Any) -> None:
             raise ValueError(f"{option}: leave out the option's name and write its value alone")
         raise ValueError(f"{option}: {_advice_on(option, valid)}")
 
-
+# %% ../nbs/cli.ipynb #b292100f
 def _advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that the verb has
     "Return what to say about an option that a verb has not: by the tables, else the one most like it."
     foreign = dict[str, str]()  # option of another program -> what to use here
@@ -1345,7 +1348,7 @@ def _advice_on(option: str, valid: Set[str]) -> str:  # valid: the options that 
         return "is no option here"
     return f"is no option here; use {foreign.get(matches[0], matches[0])}"
 
-
+# %% ../nbs/cli.ipynb #b11bcdb5
 _LOGITS = (".npz", ".npy", ".pt", ".pth", ".hdf5", ".h5", ".safetensors")
 
 

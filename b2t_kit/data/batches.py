@@ -386,6 +386,19 @@ def _empty_rows(
         step_rows=step_rows,
     )
 
+# %% ../../nbs/data/batches.ipynb #b4e79179
+def _set_lengths(batch: Batch, row: int, bins: int, frames: int) -> None:
+    "Write how long the trial in a row is."
+    batch.num_bins[row] = bins
+    batch.num_patches[row] = frames
+
+
+def _set_labels(batch: Batch, row: int, labels: np.ndarray) -> None:  # labels: (L,) int64
+    "Write the labels of the trial in a row, over the one that an empty row has."
+    batch.labels[row, :1] = 0
+    batch.labels[row, :len(labels)] = torch.from_numpy(labels)
+    batch.num_labels[row] = len(labels)
+
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
@@ -448,18 +461,14 @@ class Assembler:
             batch.width = torch.full((self.rows,), self.num_features, dtype=torch.int32)
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info = self.recordings.infos[trial]
-            ids = self.labels(trial)
             length = info.num_bins - cut
             self.cache.copy(trial, array[row, :length, :self.widths[trial]], cut)
             array[row, length:] = 0
             array[row, :length, self.widths[trial]:] = 0
             if batch.width is not None:
                 batch.width[row] = self.widths[trial]
-            batch.num_bins[row] = length
-            batch.num_patches[row] = self.frames.of(length)
-            batch.labels[row, :1] = 0
-            batch.labels[row, :len(ids)] = torch.from_numpy(ids)
-            batch.num_labels[row] = len(ids)
+            _set_lengths(batch, row, length, self.frames.of(length))
+            _set_labels(batch, row, self.labels(trial))
             batch.day[row] = info.day
             batch.weight[row] = 1
             batch.noise_key[row] = noise_key
@@ -523,6 +532,29 @@ def check_prefetch(config: BatchConfig, size: int) -> None:  # bytes of the step
             f"{gib(size)} of the host's memory, of which {gib(free)} are free; lower "
             "--batch-size or --prefetch"
         )
+
+# %% ../../nbs/data/batches.ipynb #3c95f854
+def _random_cut(assembler: Assembler, trial: int, key: int, limit: int) -> int:
+    "Return how many bins to cut off a trial: fewer than `limit`, and enough stay for its labels."
+    needed = max(1, needed_frames(assembler.labels(trial)))  # frames
+    spare = assembler.recordings.infos[trial].num_bins - assembler.frames.bins(needed)
+    return min(fold_seed(key, "cut") % limit, spare)
+
+
+def _padding_fraction(
+    sampler: Sampler,
+    buckets: list[Bucket],
+    lengths: np.ndarray,  # (n,) bins of the trials
+    rows: int,  # of a step, over all processes
+) -> float:
+    "Return the fraction of an epoch's bins that is padding, on average."
+    real = padded = 0.0
+    for k, cells in enumerate(sampler.cells):
+        padded += sampler.steps[k] * rows * buckets[k].bins
+        real += sum(
+            count * lengths[cell].mean() for count, cell in zip(sampler.draws[:, k], cells) if count
+        )
+    return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #3ea949cf
 class TrainBatches:
@@ -592,14 +624,11 @@ class TrainBatches:
         keys = [fold_seed(self.seed, "noise", step.epoch, int(trial), int(use))
                 for trial, use in zip(trials, step.uses)]
         cuts = [0] * len(trials)
-        frames = self.assembler.frames
-        for row, (trial, key) in (
-            enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ()
-        ):
-            # frames, so that CTC can produce the labels
-            needed = max(1, needed_frames(self.assembler.labels(trial)))
-            spare = self.recordings.infos[trial].num_bins - frames.bins(needed)
-            cuts[row] = min(fold_seed(key, "cut") % self.config.cut, spare)
+        if self.config.cut > 1:
+            cuts = [
+                _random_cut(self.assembler, trial, key, self.config.cut)
+                for trial, key in zip(trials.tolist(), keys)
+            ]
         parts = self.world * self.accumulation
         first = self.rank * self.accumulation
         return [
@@ -616,17 +645,9 @@ class TrainBatches:
 
     def padding_fraction(self) -> float:
         "Return the fraction of an epoch's bins that is padding, on average."
-        real = padded = 0.0
         lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
         rows = self.assembler.rows * self.world * self.accumulation
-        for k, cells in enumerate(self.sampler.cells):
-            padded += self.sampler.steps[k] * rows * self.buckets[k].bins
-            real += sum(
-                count * lengths[cell].mean()
-                for count, cell in zip(self.sampler.draws[:, k], cells)
-                if count
-            )
-        return float(1 - real / padded)
+        return _padding_fraction(self.sampler, self.buckets, lengths, rows)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
 def check_batch_size(batch_size: int, world: int, accumulation: int) -> None:

@@ -311,6 +311,41 @@ def similarity(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) ea
     return (one * other).sum(axis=-1) / np.sqrt(np.maximum(sizes, 1e-12))
 
 # %% ../../nbs/data/check.ipynb #2f92b7f3
+def _other_scale(block: int, here: Moments, there: Moments) -> str:
+    "Return how a block's numbers are on another scale than those of the rest of the day; empty if they are not."
+    mean, spread, _ = here.values
+    usual_mean, usual_spread, _ = there.values
+    both = (spread > 0) & (usual_spread > 0)
+    shift = float(np.median((mean - usual_mean)[both] / usual_spread[both]))
+    gain = float(np.median(spread[both] / usual_spread[both]))
+    if abs(shift) > 0.5 or not 1 / 1.6 < gain < 1.6:
+        return (
+            f"block {block} has another scale than the rest of the day: a mean "
+            f"{shift:+.2g} standard deviations away, and {gain:.2g} times the spread; "
+            "z-score by block"
+        )
+    return ""
+
+
+def _other_order(
+    day: Looks, block: int, parts: Sequence[Moments]  # two halves of the rest of the day, block, rest
+) -> str:
+    "Return which columns of a block have another order than in the rest of the day; empty if none."
+    size = day.columns // day.groups
+    if size < _SMALLEST_GROUP or not min(half.bins for half in parts[:2]):
+        return ""
+    ranks = [standing(part, day.groups) for part in parts]
+    # where one half of the rest is as the other, skewness tells electrodes apart
+    sure = similarity(ranks[0], ranks[1]) > 0.4
+    odd = np.flatnonzero(sure & (similarity(ranks[2], ranks[3]) < 0.2))
+    if not len(odd):
+        return ""
+    return (
+        f"columns {odd[0] * size} to {(odd[0] + 1) * size - 1} of block {block} are "
+        "not the electrodes of the rest of the day; were they permuted?"
+    )
+
+# %% ../../nbs/data/check.ipynb #6f766fd3
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, halves in day.blocks.items():
@@ -319,41 +354,16 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
         there = sum(others, Moments(day.columns))
         if min(here.bins, there.bins) < 500:
             continue
-        mean, spread, _ = here.values
-        usual_mean, usual_spread, _ = there.values
-        both = (spread > 0) & (usual_spread > 0)
-        if both.sum() < 4:
+        if ((here.values[1] > 0) & (there.values[1] > 0)).sum() < 4:
             continue
-        shift = float(np.median((mean - usual_mean)[both] / usual_spread[both]))
-        gain = float(np.median(spread[both] / usual_spread[both]))
-        if abs(shift) > 0.5 or not 1 / 1.6 < gain < 1.6:
-            yield (
-                "block",
-                (
-                    f"block {block} has another scale than the rest of the day: a mean "
-                    f"{shift:+.2g} standard deviations away, and {gain:.2g} times the spread; "
-                    "z-score by block"
-                ),
-            )
+        if line := _other_scale(block, here, there):
+            yield "block", line
             continue
-        size = day.columns // day.groups
         rest = [sum(others[side::2], Moments(day.columns)) for side in (0, 1)]
         if len(others) == 1:
             rest = next(list(both) for name, both in day.blocks.items() if name != block)
-        if size < _SMALLEST_GROUP or not min(half.bins for half in rest):
-            continue
-        ranks = [standing(part, day.groups) for part in (*rest, here, there)]
-        # where one half of the rest is as the other, skewness tells electrodes apart
-        sure = similarity(ranks[0], ranks[1]) > 0.4
-        odd = np.flatnonzero(sure & (similarity(ranks[2], ranks[3]) < 0.2))
-        if len(odd):
-            yield (
-                "order",
-                (
-                    f"columns {odd[0] * size} to {(odd[0] + 1) * size - 1} of block {block} are "
-                    "not the electrodes of the rest of the day; were they permuted?"
-                ),
-            )
+        if line := _other_order(day, block, (*rest, here, there)):
+            yield "order", line
 
 # %% ../../nbs/data/check.ipynb #865a49b0
 _FARTHEST_SHIFT = 3  # trials by which a table of sentences may be shifted

@@ -81,8 +81,8 @@ def _state(graph: Graph, size: np.ndarray, owner: int, label: int) -> int:
 
 # %% ../../nbs/decode/align.ipynb #e35e0706
 @compiled
-def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) -> Graph:
-    "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
+def _empty_graph(words: np.ndarray, spoken: Pronunciations) -> Graph:
+    "Return arrays with room for the graph of a sentence."
     states = 1
     edges = 1
     forms = 1
@@ -94,23 +94,76 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
         forms = high - low
         states = states + 2 * phonemes + 2
         edges = edges + 5 * phonemes + forms * (previous + 6) + 4
-    graph = Graph(np.empty((edges, 3), np.int32), np.empty(edges), np.empty(states, np.int32),
-                  np.empty(states, np.int32))
-    size = np.zeros(2, np.int64)  # states and edges so far
+    return Graph(np.empty((edges, 3), np.int32), np.empty(edges), np.empty(states, np.int32),
+                 np.empty(states, np.int32))
+
+# %% ../../nbs/decode/align.ipynb #273038f9
+@compiled
+def _enter(
+    graph: Graph,
+    size: np.ndarray,  # states and edges so far
+    state: int,
+    label: int,  # of the state
+    blanks: int,  # states of the gap before; -1 if it has none of blanks only
+    pause: int,
+    ends: np.ndarray,  # last states of the word before
+    tails: np.ndarray,  # their labels
+    missing: float,
+) -> None:
+    "Lead to a word's first phoneme from the gap before it, and from the last states of the word before."
+    _join(graph, size, pause, state, label, 0.0)
+    if blanks >= 0:
+        _join(graph, size, blanks, state, label, missing)
+    for index in range(len(ends)):
+        if tails[index] != label:
+            _join(graph, size, ends[index], state, label, missing)
+
+# %% ../../nbs/decode/align.ipynb #31216a77
+@compiled
+def _proceed(
+    graph: Graph, size: np.ndarray, previous: int, number: int, last: int, label: int
+) -> int:
+    "Add the state of a word's next phoneme, after the `previous` one with the label `last`; return it."
+    blank = np.int64(BLANK)
+    blank_state = _state(graph, size, number, blank)
+    state = _state(graph, size, number, label)
+    _join(graph, size, previous, blank_state, blank, 0.0)
+    _join(graph, size, blank_state, state, label, 0.0)
+    if label != last:
+        _join(graph, size, previous, state, label, 0.0)
+    return state
+
+# %% ../../nbs/decode/align.ipynb #f54c90bf
+@compiled
+def _add_gap(graph: Graph, size: np.ndarray, ends: np.ndarray) -> tuple[int, int]:
+    "Add the gap after a word with these last states; return its state of blanks, and that of silence."
     none = np.int64(-1)
     blank = np.int64(BLANK)
     silence = np.int64(SILENCE)
-    quiet = np.int64(_QUIET)
+    blanks = _state(graph, size, none, blank)
+    pause = _state(graph, size, none, np.int64(_QUIET))
+    _join(graph, size, blanks, pause, silence, 0.0)
+    for index in range(len(ends)):
+        _join(graph, size, ends[index], blanks, blank, 0.0)
+        _join(graph, size, ends[index], pause, silence, 0.0)
+    return blanks, pause
 
+# %% ../../nbs/decode/align.ipynb #333d773b
+@compiled
+def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) -> Graph:
+    "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
+    graph = _empty_graph(words, spoken)
+    size = np.zeros(2, np.int64)  # states and edges so far
+    none = np.int64(-1)
     # of pronunciations: state, phoneme
-    ends = np.empty(states, np.int64)
-    tails = np.empty(states, np.int64)
+    ends = np.empty(len(graph.owner), np.int64)
+    tails = np.empty(len(graph.owner), np.int64)
     # the pronunciations of the word before
     begin = 0
     end = 0
     # states of the gap before: blanks only, with silence
     blanks = none
-    pause = _state(graph, size, none, quiet)
+    pause = _state(graph, size, none, np.int64(_QUIET))
     for number in range(len(words)):
         count = end
         for form in range(spoken.word_first[words[number]], spoken.word_first[words[number] + 1]):
@@ -118,35 +171,19 @@ def sentence_graph(words: np.ndarray, spoken: Pronunciations, missing: float) ->
             last = none
             for phoneme in range(spoken.first[form], spoken.first[form + 1]):
                 label = np.int64(spoken.label[phoneme])
-                previous = state
-                if previous >= 0:
-                    blank_state = _state(graph, size, number, blank)
-                    state = _state(graph, size, number, label)
-                    _join(graph, size, previous, blank_state, blank, 0.0)
-                    _join(graph, size, blank_state, state, label, 0.0)
-                    if label != last:
-                        _join(graph, size, previous, state, label, 0.0)
+                if state >= 0:
+                    state = _proceed(graph, size, state, number, last, label)
                 else:
                     state = _state(graph, size, number, label)
-                    _join(graph, size, pause, state, label, 0.0)
-                    if blanks >= 0:
-                        _join(graph, size, blanks, state, label, missing)
-                    for index in range(begin, end):
-                        if tails[index] != label:
-                            _join(graph, size, ends[index], state, label, missing)
+                    _enter(graph, size, state, label, blanks, pause, ends[begin:end],
+                           tails[begin:end], missing)
                 last = label
             ends[count] = state
             tails[count] = last
             count = count + 1
         begin = end
         end = count
-        blanks = _state(graph, size, none, blank)
-        pause = _state(graph, size, none, quiet)
-        _join(graph, size, blanks, pause, silence, 0.0)
-        for index in range(begin, end):
-            _join(graph, size, ends[index], blanks, blank, 0.0)
-            _join(graph, size, ends[index], pause, silence, 0.0)
-
+        blanks, pause = _add_gap(graph, size, ends[begin:end])
     graph.final[pause] = 1
     if blanks >= 0:
         graph.final[blanks] = 1

@@ -303,6 +303,19 @@ def evaluate_runs(
 COMBINATIONS = ("pool", "average")  # of runs: their lists, or their logits
 
 # %% ../../nbs/decode/combine.ipynb #b193234c
+def _pool_trials(
+    searches: Sequence[BeamSearch], lists: Sequence[Sequence[LogitTrial]]  # one of each run
+) -> list[DecodedTrial]:
+    "Decode each trial with the searches of all runs, on all cores."
+    def decode(trials: Sequence[LogitTrial]) -> DecodedTrial:
+        hypotheses = pool_lists(searches, [trial.logits for trial in trials], trials[0].name)
+        return DecodedTrial(*trials[0].key, tuple(hypotheses), trials[0].truth)
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        trials = list(zip(*same_trials(lists)))
+        return list(track_progress(pool.map(decode, trials), len(trials), "decoding"))
+
+# %% ../../nbs/decode/combine.ipynb #e1028607
 def decode_runs(
     runs: Sequence[str | Path],  # run folders
     data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
@@ -332,15 +345,7 @@ def decode_runs(
     with new_folders(folder), locked(folder):
         decodings = [Decoding(source, choices) for source in sources]
         searches = [one.search() for one in decodings]
-
-        def decode(trials: Sequence[LogitTrial]) -> DecodedTrial:
-            "Decode one trial with the search of each run, from its own logits."
-            hypotheses = pool_lists(searches, [trial.logits for trial in trials], trials[0].name)
-            return DecodedTrial(*trials[0].key, tuple(hypotheses), trials[0].truth)
-
-        with ThreadPoolExecutor(available_cores()) as pool:
-            trials = list(zip(*same_trials([one.logits.trials for one in decodings])))
-            decoded = list(track_progress(pool.map(decode, trials), len(trials), "decoding"))
+        decoded = _pool_trials(searches, [one.logits.trials for one in decodings])
         weights, days, fitted = (frozenset().union(*sets) for sets in (
             (one.record.tuned_on for one in decodings),
             (one.logits.selections for one in decodings),

@@ -380,6 +380,16 @@ def _known_sentences(data: str | Path | None, split: str) -> tuple[str, ...]:
     except KitError:  # a folder may hold only test files
         return ()
 
+# %% ../../nbs/decode/decode.ipynb #d35e0069
+def _as_table(trials: Iterable[DecodedTrial]) -> str:
+    "Return the best sentences as a table with commas."
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow("id text session block_num trial_num".split())
+    for number, trial in enumerate(trials):
+        table.writerow([number, *map(csv_text, (trial.sentence, *trial.key))])
+    return text.getvalue()
+
 # %% ../../nbs/decode/decode.ipynb #c00f8533
 @dataclass(frozen=True)
 class Sentences:
@@ -465,13 +475,8 @@ class Sentences:
 
     def save(self, config: SearchConfig) -> None:
         "Write sentences.csv, nbest.jsonl and result.json, which also has the weights used."
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow("id text session block_num trial_num".split())
-        for number, trial in enumerate(self.trials):
-            table.writerow([number, *map(csv_text, (trial.sentence, *trial.key))])
         write_nbest(self.folder / "nbest.jsonl", self.trials)
-        write_atomically(self.folder / "sentences.csv", text.getvalue())
+        write_atomically(self.folder / "sentences.csv", _as_table(self.trials))
         save_json(self.folder / "result.json", self.to_dict() | {"search": to_dict(config)})
 
 # %% ../../nbs/decode/decode.ipynb #d616c61d
@@ -576,6 +581,17 @@ class OpenedSource:
         weights = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
         return self.options.search(self.words, weights)
 
+# %% ../../nbs/decode/decode.ipynb #8a0d25ea
+def _was_tuned(
+    record: TuningRecord, logits: SplitLogits, search: BeamSearch, temperature: float | None
+) -> bool:
+    "Return whether a record of tuning is of exactly these logits, and the search has its weights."
+    return (
+        record.logits == content_hash(logits.key)
+        and search.config == record.config
+        and temperature == record.temperature
+    )
+
 # %% ../../nbs/decode/decode.ipynb #deb2d7e3
 class Decoding(OpenedSource):
     "Tunes on an opened source, and decodes it."
@@ -615,12 +631,8 @@ class Decoding(OpenedSource):
         search = self.search()
         record = self.record
         logits, report = self.source.adapted(self.logits, search, self.folder, self.progress)
-        is_as_tuned = (
-            record.logits == content_hash(logits.key)
-            and search.config == record.config
-            and self.options.temperature == record.temperature
-        )
-        held_out = record.held_out if is_as_tuned else None
+        was_tuned = _was_tuned(record, logits, search, self.options.temperature)
+        held_out = record.held_out if was_tuned else None
         calibration = logits.calibration
         fitted = calibration.chosen_on
         key = {

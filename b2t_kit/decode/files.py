@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from h5py import Dataset, Group, HardLink, is_hdf5
+from h5py import Dataset, File, Group, HardLink, is_hdf5
 from rapidfuzz.distance import Levenshtein
 from safetensors.numpy import load_file
 
@@ -137,66 +137,87 @@ def read_trials(
     return trials
 
 # %% ../../nbs/decode/files.ipynb #13b45001
-def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
-    trials = list[LogitTrial]()
+def _find_groups(file: File, path: Path) -> list[str]:
+    "Return the names of the groups with logits, at any depth; a link would be left out, so it is refused."
     names = list[str]()
     links = list[str]()
+    with reading(path):
+        file.visititems(
+            lambda name, part: (
+                names.append(name) if isinstance(part, Group) and "logits" in part else None
+            )
+        )
+        file.visititems_links(
+            lambda name, link: None if isinstance(link, HardLink) else links.append(name)
+        )
+    if links:
+        raise KitError(
+            printable(f"{path}, /{links[0]}") + ": is a link; store the data itself instead"
+        )
+    return names
+
+
+def _read_ungrouped(file: File, path: Path, order: ClassOrder) -> list[LogitTrial]:
+    "Return the trials in the arrays of a file without groups of trials."
+    with reading(path):
+        arrays = {
+            name: open_dataset(file, name, "fiu", (None,) * part.ndim)
+            for name, part in file.items()
+            if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4
+        }
+        if not arrays:
+            raise KitError("has no group with a dataset 'logits'")
+        _check_sizes(path, [(part.shape, part.dtype.itemsize) for part in arrays.values()])
+        return trials_of({name: part[()] for name, part in arrays.items()}, path, order)
+
+# %% ../../nbs/decode/files.ipynb #5452f6f0
+def _read_group(
+    file: File,
+    path: Path,
+    group: str,
+    key: tuple[str, int, int],  # session, block and trial by the group's name
+    number: int,  # of the group in the file
+    order: ClassOrder,
+    foreign: bool,  # padding is cut off
+) -> LogitTrial:
+    name = printable(f"{path}, /{group}")
+    with reading(path, group):
+        part = file[group]
+        attributes = {field: _text(value) for field, value in part.attrs.items()}
+    data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
+    if attributes.keys() & {"session", "block_num", "trial_num"}:
+        key = UNNAMED, 0, number
+    session = printable(attributes.get("session", key[0]))
+    said = attributes.get("sentence_label")
+    truth = None if said is None else read_sentence(str(said))
+    try:
+        block = _whole(attributes.get("block_num", key[1]))
+        trial = _whole(attributes.get("trial_num", key[2]))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
+    with reading(path, group, "logits"):
+        logits = data[()]
+    rows = _without_padding(logits) if foreign else logits
+    return LogitTrial(
+        session, block, trial, None if truth is None else printable(truth),
+        check_logits(order.columns(rows), name), name, group.removeprefix(f"{session}/"),
+        len(logits) - len(rows), order)
+
+# %% ../../nbs/decode/files.ipynb #45423703
+def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[LogitTrial]:
     with open_file(path) as file:
         classes = next((file.attrs[key] for key in _CLASS_NAMES if key in file.attrs), None)
         if order is None and classes is not None:
             words = " ".join(str(_text(one)) for one in np.ravel(classes).tolist())
             order = order_of(words.split(), f"{path}, classes")
         order = order or PHONEME_ORDER
-        with reading(path):
-            file.visititems(
-                lambda name, part: (
-                    names.append(name) if isinstance(part, Group) and "logits" in part else None
-                )
-            )
-            file.visititems_links(
-                lambda name, link: None if isinstance(link, HardLink) else links.append(name)
-            )
-        if links:  # which would be left out
-            raise KitError(
-                printable(f"{path}, /{links[0]}") + ": is a link; store the data itself instead"
-            )
-        if not names:  # arrays without groups of trials
-            with reading(path):
-                arrays = {
-                    name: open_dataset(file, name, "fiu", (None,) * part.ndim)
-                    for name, part in file.items()
-                    if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4
-                }
-                if not arrays:
-                    raise KitError("has no group with a dataset 'logits'")
-                _check_sizes(path, [(part.shape, part.dtype.itemsize) for part in arrays.values()])
-                return trials_of({name: part[()] for name, part in arrays.items()}, path, order)
-        for number, (group, key) in enumerate(zip(names, _trial_keys_of(names))):
-            name = printable(f"{path}, /{group}")
-            with reading(path, group):
-                part = file[group]
-                attributes = {field: _text(value) for field, value in part.attrs.items()}
-            data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
-            if attributes.keys() & {"session", "block_num", "trial_num"}:
-                key = UNNAMED, 0, number
-            session = printable(attributes.get("session", key[0]))
-            said = attributes.get("sentence_label")
-            truth = None if said is None else read_sentence(str(said))
-            try:
-                block = _whole(attributes.get("block_num", key[1]))
-                trial = _whole(attributes.get("trial_num", key[2]))
-            except (OverflowError, TypeError, ValueError) as error:
-                raise KitError(
-                    f"{name}: block_num and trial_num should be whole numbers"
-                ) from error
-            with reading(path, group, "logits"):
-                logits = data[()]
-            rows = _without_padding(logits) if foreign else logits
-            trials.append(LogitTrial(
-                session, block, trial, None if truth is None else printable(truth),
-                check_logits(order.columns(rows), name), name, group.removeprefix(f"{session}/"),
-                len(logits) - len(rows), order))
-    return trials
+        names = _find_groups(file, path)
+        if not names:
+            return _read_ungrouped(file, path, order)
+        return [
+            _read_group(file, path, group, key, number, order, foreign)
+            for number, (group, key) in enumerate(zip(names, _trial_keys_of(names)))
+        ]
 
 # %% ../../nbs/decode/files.ipynb #759f323e
 def _text(value: Any) -> Any:
@@ -346,7 +367,7 @@ _PICKLE_TO_NPZ = (
     "else enumerate(d))})"
 )
 
-
+# %% ../../nbs/decode/files.ipynb #0693b46d
 def _arrays_in(path: Path) -> dict[str, np.ndarray]:
     "Return the arrays of a NumPy, PyTorch or safetensors file by name."
     suffix = path.suffix.lower()
@@ -718,21 +739,9 @@ def _num_pauses(labels: Sequence[int]) -> int:
     return sum(label == SILENCE for label in labels)
 
 # %% ../../nbs/decode/files.ipynb #58a52b69
-def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
-    """Return warnings about the logits of another program; raise `KitError` if they are probabilities, or if their
-    classes have another order."""
-    source = trials[0].name.partition(", ")[0]
-    columns = trials[0].order.classes >= 0
-    if disguise := _disguised(
-        np.concatenate([trial.logits[:, columns] for trial in trials[:_ENOUGH]])
-    ):
-        raise KitError(
-            f"{source}: its values {disguise}; give logits, or the logarithms of probabilities"
-        )
-    said = [
-        *dict.fromkeys(note for trial in trials for note in trial.notes),
-        *_strange_arrays(trials),
-    ]
+def _frame_notes(trials: Sequence[LogitTrial]) -> list[str]:
+    "Return what is odd about the numbers of frames."
+    said = list[str]()
     if padded := [trial for trial in trials if trial.padding]:
         said.append(
             f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} "
@@ -749,40 +758,67 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
             f"all {len(trials)} trials have {min(frames)} frames, as if shorter ones were padded; "
             "give their numbers of frames beside them as lengths"
         )
+    return said
+
+
+def _likely_order(
+    trials: Sequence[LogitTrial],
+    score: float,  # similarity to English in the kit's order
+    labels: Sequence[int],  # of all trials, decoded greedily
+) -> str:
+    "Return the order that the classes seem to have, in words; empty if it can be the kit's."
+    # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the
+    # silence, which are .23; of a weak network's, whose sounds are as in no English text, up to .40
+    # are silences
+    if score > 0.5 and labels.count(SILENCE) > 0.45 * len(labels):
+        return "the silence first and the blank last"
+    if score < 0.35:
+        scores = {name: similarity_to_english(trials, order) for name, order in ORDERS.items()}
+        likeliest = max(scores, key=lambda name: np.nan_to_num(scores[name], nan=-1))
+        if scores[likeliest] > max(0.4, score + 0.35):
+            return likeliest
+    return ""
+
+# %% ../../nbs/decode/files.ipynb #6ccaaefc
+def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
+    """Return warnings about the logits of another program; raise `KitError` if they are probabilities, or if their
+    classes have another order."""
+    source = trials[0].name.partition(", ")[0]
+    columns = trials[0].order.classes >= 0
+    if disguise := _disguised(
+        np.concatenate([trial.logits[:, columns] for trial in trials[:_ENOUGH]])
+    ):
+        raise KitError(
+            f"{source}: its values {disguise}; give logits, or the logarithms of probabilities"
+        )
+    said = [
+        *dict.fromkeys(note for trial in trials for note in trial.notes),
+        *_strange_arrays(trials),
+        *_frame_notes(trials),
+    ]
     if trials[0].order.names != PHONEMES:
         return said
     score = similarity_to_english(trials)
-    best = ""
     paths = [collapse(trial.logits.argmax(axis=1)) for trial in trials]
-    labels = [label for path in paths for label in path]
     sounds = float(np.median([_num_sounds(path) for path in paths]))
     if sounds > _MOST_SOUNDS:
         said.append(
             f"half of the trials have more than {sounds:.0f} sounds, and sentences have a few "
             "dozen: were several trials written as one?"
         )
-    # a blank stands between most sounds: .5 of a good network's labels, if it is taken for the
-    # silence, which are .23; of a weak network's, whose sounds are as in no English text, up to .40
-    # are silences
-    if score > 0.5 and labels.count(SILENCE) > 0.45 * len(labels):
-        best = "the silence first and the blank last"
-    if score < 0.35:
-        scores = {name: similarity_to_english(trials, order) for name, order in ORDERS.items()}
-        likeliest = max(scores, key=lambda name: np.nan_to_num(scores[name], nan=-1))
-        if scores[likeliest] > max(0.4, score + 0.35):
-            best = likeliest
-        elif score < 0.2:
-            said.append(
-                "the sounds of the logits are as frequent as in no English text (correlation "
-                f"{score:.2f}): if the classes have another order, say it with --tokens FILE"
-            )
-    if best:
+    if likely := _likely_order(trials, score, [label for path in paths for label in path]):
         raise KitError(
-            f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the "
+            f"{source}: its classes seem to have {likely}; say their order with --tokens FILE, the "
             f"name of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., "
             f"{PHONEMES[-1]})"
         )
-    return said if score < 0.2 else said + _strange_words(paths)
+    if score < 0.2:
+        said.append(
+            "the sounds of the logits are as frequent as in no English text (correlation "
+            f"{score:.2f}): if the classes have another order, say it with --tokens FILE"
+        )
+        return said
+    return said + _strange_words(paths)
 
 # %% ../../nbs/decode/files.ipynb #d170345f
 @dataclass(frozen=True)

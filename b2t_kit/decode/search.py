@@ -490,6 +490,38 @@ def _is_phrase(word: str, fields: Sequence[str]) -> bool:
     return bool(fields) and not like_phonemes
 
 # %% ../../nbs/decode/search.ipynb #4f7478a7
+def _parse_hotword(
+    head: str,
+    fields: list[str],  # what follows it; a boost or the words of a phrase are taken out
+    own: Pronouncer | None,
+) -> tuple[dict[str, tuple[Pronunciation, ...]], float | None, str]:
+    "Return the words of a line with their pronunciations, the boost, and the phrase if it is one."
+    word = re.sub(r"\([0-9]+\)$", "", head).lower()
+    boost = None
+    phrase = ""
+    words = [word]
+    if max(len(word), len(fields)) > _LONGEST_HOTWORD:
+        raise ValueError(
+            f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}"
+        )
+    if fields and fields[-1][0] in "+-.0123456789":
+        boost = number_in(fields.pop(), float)
+        if abs(boost) > _MAX_BOOST:
+            raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
+    if _is_phrase(head, fields):
+        parts = [word, *(field.lower() for field in fields)]
+        words = [one for one in parts if one not in _LINKING] or [word]
+        phrase = " ".join(parts)
+        fields.clear()
+    forms: dict[str, tuple[Pronunciation, ...]] = {}
+    for one in words:
+        check_word(one)
+        forms[one] = tuple((own or Pronouncer()).pronounce(one)) if not fields else ()
+    if fields:
+        forms[word] = (parse_pronunciation(" ".join(fields).upper()),)
+    return forms, boost, phrase
+
+# %% ../../nbs/decode/search.ipynb #8721e02a
 def parse_hotwords(
     lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation on a line of its own; `#` comments
     source: str = "hotwords",  # for error messages
@@ -506,37 +538,13 @@ def parse_hotwords(
             "give a list this long as a lexicon (--lexicon)"
         )
     for number, (head, *fields) in rows:
-        word = re.sub(r"\([0-9]+\)$", "", head).lower()
-        boost = None
-        forms: dict[str, tuple[Pronunciation, ...]] = {}
         try:
-            if max(len(word), len(fields)) > _LONGEST_HOTWORD:
-                raise ValueError(
-                    f"the word {word[:20]!r}... or its pronunciation is longer than "
-                    f"{_LONGEST_HOTWORD}"
-                )
-            if fields and fields[-1][0] in "+-.0123456789":
-                boost = number_in(fields.pop(), float)
-                if abs(boost) > _MAX_BOOST:
-                    raise ValueError(
-                        f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}"
-                    )
-            if _is_phrase(head, fields):
-                phrase = [word, *(field.lower() for field in fields)]
-                words = [one for one in phrase if one not in _LINKING] or [word]
-                phrases.append(" ".join(phrase))
-                fields = []
-            else:
-                words = [word]
-            for one in words:
-                check_word(one)
-                forms[one] = tuple((own or Pronouncer()).pronounce(one)) if not fields else ()
-            if fields:
-                forms[word] = (parse_pronunciation(" ".join(fields).upper()),)
+            forms, boost, phrase = _parse_hotword(head, fields, own)
         except (KitError, ValueError) as error:
             is_list = any(mark in part for part in (head, *fields) for mark in ",;")
             hint = "; write a name a line, without commas" if is_list else ""
             raise KitError(f"{source}, line {number}: {error}{hint}") from None
+        phrases += filter(None, [phrase])
         for one, spoken in forms.items():
             previous = hotwords.get(one, Hotword(one, ()))
             added = previous.boost if boost is None else boost

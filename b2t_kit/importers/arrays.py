@@ -194,7 +194,7 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
             path, "", "", "has only one of the columns start and stop; give both or neither"
         )
 
-
+# %% ../../nbs/importers/arrays.ipynb #0626d905
 def _read_trials_table(folder: str | Path) -> Iterator[tuple[int, dict[str, str]]]:
     "Yield lines of trials.csv, from 2 on; raise `Fault` if it lacks a column."
     path = Path(folder) / "trials.csv"

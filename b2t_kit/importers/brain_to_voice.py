@@ -103,7 +103,7 @@ class BrainToVoice(Divided):
                     split="train" if reason else "",
                 )  # nothing may be chosen by its score either
 
-
+# %% ../../nbs/importers/brain_to_voice.ipynb #4868f907
 def _voice_bins(
     path: Path, location: str, cells: list[Any], counted: bool
 ) -> np.ndarray:  # (T // 2, 512) float32

@@ -328,7 +328,7 @@ def _rate_notes(
         )
     ]
 
-
+# %% ../../nbs/importers/convert.ipynb #2cbfd9c4
 def _spread_notes(
     trials: Sequence[SourceTrial],
     scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`, of the numbers as they are read
@@ -401,10 +401,10 @@ class Converted:
         return "\n".join(lines)
 
 # %% ../../nbs/importers/convert.ipynb #38fbc98b
-def write_day(
-    importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted
-) -> None:
-    "Convert one day; nothing is written if it has a fault that may not be skipped."
+def _read_day(
+    importer: Importer, day: SourceDay, done: Converted
+) -> tuple[list[SourceTrial], list[Fault]]:
+    "Return the trials of a day that can be converted, and the faults of the others."
     trials = list[SourceTrial]()
     faults = list[Fault]()
     earlier = dict[Any, str]()
@@ -427,16 +427,67 @@ def write_day(
             faults.append(fault)
     if not trials and not faults:
         raise Fault(day.sources[0], "", "", "has no trials")
+    return trials, faults
+
+
+def _without_leaks(
+    importer: Importer, trials: Sequence[SourceTrial]
+) -> tuple[list[SourceTrial], list[str], list[Fault]]:
+    "Return the trials that hold nothing of another split's, the split of each, and the faults of the others."
     splits = _splits_of(importer, trials)
     leaks = [
         leaked(one, trials, splits) if split != "train" else None
         for one, split in zip(trials, splits)
     ]
-    faults += [leak for leak in leaks if leak]
+    return (
+        [one for one, leak in zip(trials, leaks) if not leak],
+        [split for split, leak in zip(splits, leaks) if not leak],
+        [leak for leak in leaks if leak],
+    )
+
+# %% ../../nbs/importers/convert.ipynb #3de096ac
+def _convert_trial(
+    importer: Importer,
+    session: str,
+    raw: SourceTrial,
+    scales: dict[int, tuple[np.ndarray, np.ndarray]],  # from `day_scales`
+    held_out: HeldOut,
+    done: Converted,
+) -> Trial:
+    "Read a trial and return it as it is written; words of guessed pronunciation are noted."
+    features = raw.read()
+    if raw.scale is not None:
+        mean, spread = scales[raw.scale]
+        features = (features - mean) / spread
+    trial = Trial(
+        features.astype(np.float32),
+        None,
+        session,
+        raw.block,
+        raw.number,
+        sentence=raw.sentence,
+        signal=raw.signal,
+        quarantine=raw.quarantine,
+    )
+    if raw.sentence is not None:
+        trial = replace(trial, labels=checked_labels(importer, raw.sentence))
+        if raw.signal.label_names == PHONEMES:
+            done.foreign += bool(FOREIGN_LETTER.search(raw.sentence))
+            done.guessed.update(guessed_words(raw.sentence))
+    with reading(raw.path, raw.location):
+        check_features(trial.features)
+    return replace(trial, quarantine=trial.quarantine or held_out.reason(trial, raw.names))
+
+# %% ../../nbs/importers/convert.ipynb #8f74873d
+def write_day(
+    importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted
+) -> None:
+    "Convert one day; nothing is written if it has a fault that may not be skipped."
+    read, faults = _read_day(importer, day, done)
+    trials, splits, leaks = _without_leaks(importer, read)
+    faults += leaks
     done.faults += faults
-    done.notes += order_notes(trials)
-    splits = [split for split, leak in zip(splits, leaks) if not leak]
-    trials = [one for one, leak in zip(trials, leaks) if not leak]
+    done.notes += order_notes(read)
     if not trials or (faults and not importer.skip_faulty):
         return
     scales = day_scales(trials)
@@ -451,28 +502,7 @@ def write_day(
             for split in names
         }
         for raw, split in zip(trials, splits):
-            features = raw.read()
-            if raw.scale is not None:
-                mean, spread = scales[raw.scale]
-                features = (features - mean) / spread
-            trial = Trial(
-                features.astype(np.float32),
-                None,
-                day.session,
-                raw.block,
-                raw.number,
-                sentence=raw.sentence,
-                signal=raw.signal,
-                quarantine=raw.quarantine,
-            )
-            if raw.sentence is not None:
-                trial = replace(trial, labels=checked_labels(importer, raw.sentence))
-                if raw.signal.label_names == PHONEMES:
-                    done.foreign += bool(FOREIGN_LETTER.search(raw.sentence))
-                    done.guessed.update(guessed_words(raw.sentence))
-            with reading(raw.path, raw.location):
-                check_features(trial.features)
-            trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, raw.names))
+            trial = _convert_trial(importer, day.session, raw, scales, held_out, done)
             writers[split].write(trial)
             reasons[trial.quarantine] += bool(trial.quarantine)
         content = f"{key} without {len(faults)} faulty trials" if faults else key

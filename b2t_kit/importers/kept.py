@@ -127,7 +127,7 @@ class KeptSession(Divided):
                     span=(path, start * BIN_SECONDS, end * BIN_SECONDS),
                 )
 
-
+# %% ../../nbs/importers/kept.ipynb #10fe34f2
 def _kept_bins(
     path: Path, start: int, end: int, width: int
 ) -> np.ndarray:  # (end - start, width) float32

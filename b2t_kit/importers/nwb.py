@@ -131,7 +131,7 @@ def disorder(units: list[np.ndarray]) -> str:  # empty if all is well
         f"{twice} of {total} spikes are at the time of the one before" if twice > total / 20 else ""
     )
 
-
+# %% ../../nbs/importers/nwb.ipynb #2cb6e136
 def check_rates(units: list[np.ndarray], intervals: np.ndarray) -> str:  # (trials, 2) seconds; empty if all is well
     "Return what is odd about the number of spikes within trials; raise `KitError` if the times cannot be in seconds."
     spikes = np.sort(np.concatenate(units))

@@ -117,49 +117,18 @@ def build_lexicon(
 
 # %% ../../nbs/lexicon/lexicon.ipynb #1a2ed22c
 _BLANKS = (
-    "<BLANK>",
-    "<BLK>",
-    "<PAD>",
-    "[PAD]",
-    "[BLANK]",
-    "<CTC>",
-    "<CTC_BLANK>",
-    "<B>",
-    "BLK",
-    "PAD",
-    "-",
+    "<BLANK>", "<BLK>", "<PAD>", "[PAD]", "[BLANK]", "<CTC>", "<CTC_BLANK>", "<B>", "BLK", "PAD", "-",
 )
 # a blank, or no class at all where there is a blank
 _EPSILONS = ("<EPS>", "<EPSILON>", "EPS", "EPSILON", "Ε", "∅")
 _PAUSES = (
-    "|",
-    "<SIL>",
-    "[SIL]",
-    ">",
-    "_",
-    " ",
-    "▁",
-    "SPACE",
-    "<SPACE>",
-    "[SPACE]",
-    "SP",
-    "<SP>",
-    "PAU",
+    "|", "<SIL>", "[SIL]", ">", "_", " ", "▁", "SPACE", "<SPACE>", "[SPACE]", "SP", "<SP>", "PAU",
 )
 TOKEN_NAMES = {  # of other programs, and of handwriting, in capitals
     **dict.fromkeys(_BLANKS + _EPSILONS, "BLANK"), **dict.fromkeys(_PAUSES, "SIL")}
 _NEVER_SAID = frozenset(  # classes that toolkits add
     {
-        "<S>",
-        "</S>",
-        "<UNK>",
-        "[UNK]",
-        "<SOS>",
-        "<EOS>",
-        "<SOS/EOS>",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
+        "<S>", "</S>", "<UNK>", "[UNK]", "<SOS>", "<EOS>", "<SOS/EOS>", "[CLS]", "[SEP]", "[MASK]",
         "<MASK>",
     }
 )

@@ -168,6 +168,80 @@ _COUNT_BYTES = 45  # of memory for each distinct n-gram while it is smoothed
 _OUTSIDE = np.uint32(2**32 - 1)  # row of a position at which no n-gram begins
 
 
+def _check_memory(needed: int, memory: int, n: int, order: int) -> None:
+    "Raise `KitError` if the n-grams of up to n words need more bytes than the memory that they may take."
+    if needed > memory:
+        raise KitError(
+            f"the n-grams of up to {n} words need more than {megabytes(memory, 0)} of memory; "
+            "allow more, lower the order, or build with KenLM, which sorts on the disk: "
+            f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa"
+        )
+
+# %% ../../nbs/lm/build.ipynb #d8218351
+class _Keys(NamedTuple):
+    "The keys of the n-grams of a text."
+
+    stream: np.ndarray  # (T,) uint32
+    rows: np.ndarray  # (T,) uint32 row of the n-1 words that begin at a position
+    n: int
+    size: int  # number of different words
+
+    @property
+    def num_positions(self) -> int:
+        "Positions at which an n-gram could begin."
+        return len(self.stream) - self.n + 1
+
+    def of(self, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        "Return the positions at which an n-gram begins, and its key."
+        positions = part.start + np.flatnonzero(
+            (self.rows[part] != _OUTSIDE) & (self.stream[self.n - 2 :][part] != END)
+        )
+        prefixes = self.rows[positions].astype(np.uint64) * np.uint64(self.size)
+        return positions, prefixes + self.stream[positions + self.n - 1]
+
+    def sorted(self) -> np.ndarray:  # uint64
+        "Return all keys in order."
+        used = 0
+        keys = np.empty(self.num_positions, np.uint64)
+        for part in chunks(self.num_positions, BLOCK, f"counting n-grams of {self.n} words"):
+            block = self.of(part)[1]
+            keys[used : used + len(block)] = block
+            used += len(block)
+        keys = keys[:used]
+        keys.sort()
+        return keys
+
+    def positions_in(self, keys: np.ndarray) -> np.ndarray:  # (T,) uint32
+        "Return the row, in distinct sorted keys, of the n-gram that begins at each position."
+        next_rows = np.full(len(self.stream), _OUTSIDE)
+        for part in chunks(self.num_positions, BLOCK, f"numbering n-grams of {self.n} words"):
+            positions, block = self.of(part)
+            # neighbours are found eight times as fast as keys in any order
+            sorting = np.argsort(block)
+            next_rows[positions[sorting]] = np.searchsorted(keys, block[sorting])
+        return next_rows
+
+# %% ../../nbs/lm/build.ipynb #327e8492
+def _table_of(
+    keys: np.ndarray,  # (R,) uint64, sorted
+    counts: np.ndarray,  # (R,) uint32
+    below: NgramTable,  # of n-1 words
+    keys_below: np.ndarray,  # the keys of that one; empty if it has single words
+    size: int,  # number of different words
+) -> NgramTable:
+    "Return the table of distinct n-grams."
+    prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
+    for part in chunks(len(keys), BLOCK):
+        prefix[part] = keys[part] // np.uint64(size)
+        word[part] = keys[part] % np.uint64(size)
+        if len(keys_below):
+            shorter = below.suffix[prefix[part]] * np.uint64(size) + word[part]
+            suffix[part] = np.searchsorted(keys_below, shorter)
+        else:
+            suffix[part] = word[part]
+    return NgramTable(prefix, word, suffix, counts)
+
+# %% ../../nbs/lm/build.ipynb #23ac4c7d
 def count_ngrams(
     stream: np.ndarray,  # (T,) uint32, each sentence between 1 and 2
     order: int,  # words of the longest n-grams
@@ -175,21 +249,6 @@ def count_ngrams(
     memory: int = 10**12,  # bytes that the tables may take
 ) -> list[NgramTable]:  # of 1, 2, ... words
     "Return the counts of all n-grams of a text; raise `KitError` if they need more memory."
-    def afford(needed: int) -> None:
-        if needed > memory:
-            raise KitError(
-                f"the n-grams of up to {n} words need more than {megabytes(memory, 0)} of memory; "
-                "allow more, lower the order, or build with KenLM, which sorts on the disk: "
-                f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa"
-            )
-
-    def keys_of(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        "Places at which an n-gram begins, and its prefix's row and last word as one number."
-        positions = part.start + np.flatnonzero(
-            (rows[part] != _OUTSIDE) & (stream[n - 2 :][part] != END)
-        )
-        return positions, rows[positions].astype(np.uint64) * np.uint64(size) + stream[positions + n - 1]
-
     numbers = np.arange(size, dtype=np.uint32)
     tables = [NgramTable(np.zeros_like(numbers), numbers, np.zeros_like(numbers),
                          np.bincount(stream, minlength=size).astype(np.uint32))]
@@ -197,38 +256,20 @@ def count_ngrams(
     below = np.zeros(0, np.uint64)
     for n in range(2, order + 1):
         num_ngrams = sum(len(table.word) for table in tables)
-        afford(16 * num_ngrams + 18 * len(stream))
-        num_positions = len(stream) - n + 1
-        used = 0
-        keys = np.empty(num_positions, np.uint64)
-        for part in chunks(num_positions, BLOCK, f"counting n-grams of {n} words"):
-            block = keys_of(part)[1]
-            keys[used : used + len(block)] = block
-            used += len(block)
-        keys = keys[:used]
-        keys.sort()
-        first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:used])
+        _check_memory(16 * num_ngrams + 18 * len(stream), memory, n, order)
+        places = _Keys(stream, rows, n, size)
+        keys = places.sorted()
+        first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
         num_ngrams += len(first)
-        afford(max(16 * len(stream) + 24 * num_ngrams, _COUNT_BYTES * num_ngrams))
-        counts = np.diff(first, append=used).astype(np.uint32)
+        needed = max(16 * len(stream) + 24 * num_ngrams, _COUNT_BYTES * num_ngrams)
+        _check_memory(needed, memory, n, order)
+        counts = np.diff(first, append=len(keys)).astype(np.uint32)
         keys = keys[first]
         del first
-        prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
-        for part in chunks(len(keys), BLOCK):
-            prefix[part] = keys[part] // np.uint64(size)
-            word[part] = keys[part] % np.uint64(size)
-            suffix[part] = word[part] if n == 2 else np.searchsorted(
-                below, tables[-1].suffix[prefix[part]] * np.uint64(size) + word[part])
-        tables.append(NgramTable(prefix, word, suffix, counts))
+        tables.append(_table_of(keys, counts, tables[-1], below, size))
         below = keys
         if n < order:
-            next_rows = np.full(len(stream), _OUTSIDE)
-            for part in chunks(num_positions, BLOCK, f"numbering n-grams of {n} words"):
-                positions, block = keys_of(part)
-                # neighbours are found eight times as fast as keys in any order
-                sorting = np.argsort(block)
-                next_rows[positions[sorting]] = np.searchsorted(keys, block[sorting])
-            rows = next_rows
+            rows = places.positions_in(keys)
     return tables
 
 # %% ../../nbs/lm/build.ipynb #e45ad549

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KENLM_KINDS', 'KENLM_STATE', 'KenlmHeader', 'parse_header', 'word_hash', 'KenlmProbing', 'map_probing', 'find_key',
            'as_float', 'KenlmTrie', 'map_trie', 'read_bits', 'pointer', 'find_row', 'weights', 'check_size',
-           'vocabulary_size', 'check_words', 'KenlmModel', 'walk_level', 'read_language_model']
+           'vocabulary_size', 'check_words', 'KenlmFile', 'KenlmModel', 'walk_level', 'read_language_model']
 
 # %% ../../nbs/lm/kenlm.ipynb #d27ea9bb
 import math
@@ -476,8 +476,8 @@ def check_words(words: np.ndarray, number: int, expected: bool) -> None:
         )
 
 # %% ../../nbs/lm/kenlm.ipynb #0ee043ac
-class KenlmModel(LanguageModel):
-    "A KenLM file: mapped, not loaded."
+class KenlmFile(LanguageModel):
+    "A KenLM file, mapped, and the numbers of its words."
 
     num_words = 0  # `<unk>` included
 
@@ -545,6 +545,10 @@ class KenlmModel(LanguageModel):
             for word in words
         ]
         return self._numbers(spelled)
+
+# %% ../../nbs/lm/kenlm.ipynb #0454ab29
+class KenlmModel(KenlmFile):
+    "A KenLM file: mapped, not loaded."
 
     @cached_property
     def start(self) -> np.ndarray:  # one KENLM_STATE

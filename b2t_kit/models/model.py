@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_of_days', 'DayLayer', 'GRU', 'reversed_frames', 'TwoWayGRU',
            'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
-           'ParameterGroup', 'Adapted', 'FrameSteps', 'check_output', 'ModelConfig', 'model_names', 'published_in',
-           'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'LinearConfig',
+           'ParameterGroup', 'Adapted', 'FrameSteps', 'check_output', 'ModelRecord', 'ModelConfig', 'model_names',
+           'published_in', 'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'LinearConfig',
            'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
@@ -140,15 +140,8 @@ class GRU(_TorchGRU):
         for weights in self.all_weights if self._flat_weights[0].is_cuda else []:
             with torch.no_grad():
                 torch._cudnn_rnn_flatten_weight(
-                    weights,
-                    len(weights),
-                    weights[0].shape[1],
-                    get_cudnn_mode("GRU"),
-                    self.hidden_size,
-                    0,
-                    1,
-                    True,
-                    False,
+                    weights, len(weights), weights[0].shape[1], get_cudnn_mode("GRU"),
+                    self.hidden_size, 0, 1, True, False,
                 )
 
     def divide_units(self, mark: Mark) -> None:
@@ -191,14 +184,8 @@ class GRU(_TorchGRU):
             else:
                 weight_ih, weight_hh, bias_ih, bias_hh = weights
                 inputs, end = gru_layer(
-                    inputs,
-                    first,
-                    weight_ih,
-                    weight_hh,
-                    bias_ih,
-                    bias_hh=bias_hh,
-                    recompute=self.recompute,
-                    mark=self.mark,
+                    inputs, first, weight_ih, weight_hh, bias_ih,
+                    bias_hh=bias_hh, recompute=self.recompute, mark=self.mark,
                 )
             states.append(end)
         return by_rows(inputs, self.mark), torch.stack(states)
@@ -515,7 +502,36 @@ def check_output(
         )
 
 # %% ../../nbs/models/model.ipynb #57cbe3b8
-class ModelConfig:
+class ModelRecord:
+    "Settings that a run folder keeps by the name of their class."
+
+    def fitted(self, **data: int) -> Self:
+        "Return the settings with the recordings' `num_days` and `num_features`; raise `KitError` if others were given."
+        names = [field.name for field in fields(self) if field.name in data]  # type: ignore[arg-type]
+        for name in names:
+            if getattr(self, name) not in (None, data[name]):
+                raise KitError(
+                    f"{name}: {getattr(self, name)} given, but the recordings have {data[name]}; "
+                    "leave it out"
+                )
+        return replace(self, **{name: data[name] for name in names})  # type: ignore[type-var]
+
+    def record(self) -> dict[str, Any]:
+        "Name and settings, as they stand in config.json."
+        return {**model_name(type(self)), **{item.name: to_dict(getattr(self, item.name))
+                                             for item in fields(self)}}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], where: str) -> "ModelConfig":
+        "Return the settings in a record, named in messages by its dotted name."
+        name: dict[str, Any] = {
+            key: record[key] for key in ("name", "file", "sha256") if key in record
+        }
+        settings = {key: value for key, value in record.items() if key not in name}
+        return from_dict(_class_of_name(name, where), settings, where)
+
+# %% ../../nbs/models/model.ipynb #3b877b6d
+class ModelConfig(ModelRecord):
     "Settings of a model: a frozen dataclass that derives from this class has `patch` and `stride` and defines `build`."
 
     patch: int  # bins that a frame sees
@@ -590,31 +606,6 @@ class ModelConfig:
     def published(cls, folder: Path) -> Pretrained | None:
         "Return the decoder in a folder as its authors publish it, or None; raise `KitError` for files that do not fit."
         return None
-
-    def fitted(self, **data: int) -> Self:
-        "Return the settings with the recordings' `num_days` and `num_features`; raise `KitError` if others were given."
-        names = [field.name for field in fields(self) if field.name in data]  # type: ignore[arg-type]
-        for name in names:
-            if getattr(self, name) not in (None, data[name]):
-                raise KitError(
-                    f"{name}: {getattr(self, name)} given, but the recordings have {data[name]}; "
-                    "leave it out"
-                )
-        return replace(self, **{name: data[name] for name in names})  # type: ignore[type-var]
-
-    def record(self) -> dict[str, Any]:
-        "Name and settings, as they stand in config.json."
-        return {**model_name(type(self)), **{item.name: to_dict(getattr(self, item.name))
-                                             for item in fields(self)}}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any], where: str) -> "ModelConfig":
-        "Return the settings in a record, named in messages by its dotted name."
-        name: dict[str, Any] = {
-            key: record[key] for key in ("name", "file", "sha256") if key in record
-        }
-        settings = {key: value for key, value in record.items() if key not in name}
-        return from_dict(_class_of_name(name, where), settings, where)
 
 # %% ../../nbs/models/model.ipynb #b2906766
 def _own_name(config_class: type) -> str:

@@ -10,6 +10,7 @@ __all__ = ['TRANSFORMER_SIZES', 'BINS_PER_SECOND', 'TransformerConfig', 'window_
 # %% ../../nbs/models/transformer.ipynb #659bdb15
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -53,15 +54,8 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         sizes = (
-            "num_features",
-            "num_classes",
-            "patch",
-            "blocks",
-            "width",
-            "heads",
-            "head_width",
-            "inner",
-            "reach",
+            "num_features", "num_classes", "patch", "blocks", "width", "heads", "head_width",
+            "inner", "reach",
         )
         seconds = ("window", "window_least", "window_most")
         check_bounds(self, {name: (1, 10**6) for name in sizes})
@@ -439,46 +433,54 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
     "projection": "out",
 }
 
+# %% ../../nbs/models/transformer.ipynb #856613b4
+def _own_parameter(name: str, value: torch.Tensor) -> tuple[str, torch.Tensor]:
+    "Return a published parameter under its name here."
+    part, _, kind = name.rpartition(".")
+    layer = re.search(r"(?<=layers\.)[0-9]+", part)
+    own_name = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
+    if own_name is None:
+        raise KitError(
+            f"{name}: is no parameter of the published Transformer, which has no day "
+            "layers and no second participant"
+        )
+    if own_name.endswith("attention.bias"):
+        kind = "table"
+        value = value[:, 0]
+    return f"{own_name.replace('N', layer[0] if layer else '')}.{kind}", value
 
+
+def _config_of(state: Mapping[str, torch.Tensor]) -> TransformerConfig:
+    "Return the settings that parameters have, by their sizes."
+    values = len(state["embed.norm_in.weight"])
+    per_head = 3 * _HEAD_WIDTH  # queries, keys and values
+    heads, rest = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
+    if values % _FEATURES or rest:
+        raise KitError(
+            f"patches of {values} values and {heads} heads with {rest} values left over: "
+            f"neither is of {_FEATURES} features and heads of {_HEAD_WIDTH}"
+        )
+    classes, width = state["out.weight"].shape
+    return TransformerConfig(
+        num_features=_FEATURES,
+        num_classes=classes,
+        patch=values // _FEATURES,
+        width=width,
+        heads=heads,
+        head_width=_HEAD_WIDTH,
+        blocks=sum(name.endswith("attention.qkv.weight") for name in state),
+        inner=len(state["blocks.0.up.weight"]),
+        reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2,
+    )
+
+# %% ../../nbs/models/transformer.ipynb #c043d7a7
 def _load_published(folder: Path) -> Pretrained:
     "Return the published Transformer."
     path = folder / _WEIGHTS_FILE
-    state = dict[str, torch.Tensor]()
     tensors = read_tensors(path)
     try:
-        for name, value in tensors.items():
-            part, _, kind = name.rpartition(".")
-            layer = re.search(r"(?<=layers\.)[0-9]+", part)
-            own_name = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
-            if own_name is None:
-                raise KitError(
-                    f"{name}: is no parameter of the published Transformer, which has no day "
-                    "layers and no second participant"
-                )
-            if own_name.endswith("attention.bias"):
-                kind = "table"
-                value = value[:, 0]
-            state[f"{own_name.replace('N', layer[0] if layer else '')}.{kind}"] = value
-        values = len(state["embed.norm_in.weight"])
-        per_head = 3 * _HEAD_WIDTH  # queries, keys and values
-        heads, rest = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
-        if values % _FEATURES or rest:
-            raise KitError(
-                f"patches of {values} values and {heads} heads with {rest} values left over: "
-                f"neither is of {_FEATURES} features and heads of {_HEAD_WIDTH}"
-            )
-        classes, width = state["out.weight"].shape
-        config = TransformerConfig(
-            num_features=_FEATURES,
-            num_classes=classes,
-            patch=values // _FEATURES,
-            width=width,
-            heads=heads,
-            head_width=_HEAD_WIDTH,
-            blocks=sum(name.endswith("attention.qkv.weight") for name in state),
-            inner=len(state["blocks.0.up.weight"]),
-            reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2,
-        )
+        state = dict(_own_parameter(name, value) for name, value in tensors.items())
+        config = _config_of(state)
         model = build_filled(config, state)
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]

@@ -62,7 +62,7 @@ def _add_shardings(
         parsed.operation.walk(_completed)
         return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
-
+# %% ../../nbs/plan/compile.ipynb #7f00317f
 def _completed(operation: Any) -> Any:
     "Give an MLIR operation for a marker the sharding in its configuration; tells MLIR to continue."
     from jaxlib.mlir import ir

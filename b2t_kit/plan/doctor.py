@@ -27,7 +27,7 @@ import time
 import tomllib
 import zipfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
@@ -304,7 +304,7 @@ _LABELS = {  # of an answer, in English and Chinese
     "tests": ("test", "测试"),
 }
 
-
+# %% ../../nbs/plan/doctor.ipynb #da2d9be0
 def in_words(finding: Finding, language: str = "en") -> str:
     "Return a finding as text for a terminal, in English or Chinese."
     failure = finding.failure
@@ -357,6 +357,8 @@ UNKNOWN = Failure(
     patterns=(),
     checked={"en": "", "zh": ""},
 )
+
+# %% ../../nbs/plan/doctor.ipynb #7ec1f492
 _ERROR = re.compile(
     r"^[^\S\n]*(?:[\w.]*(?:Error|Exception|Timeout)(?::|[^\S\n]*$)"  # of Python
     r"|(?:[\w./-]{1,40}: )?(?:fatal )?error: \S"  # of a program
@@ -369,7 +371,7 @@ _OF_LAUNCHERS = re.compile(
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|^[^\S\n]*-{60,}", re.M)
 _CHAINED = re.compile("another exception occurred:|direct cause of the following exception:")
 
-
+# %% ../../nbs/plan/doctor.ipynb #ee306117
 def _last_error(
     text: str,
 ) -> tuple[int, str] | None:  # the error's line from 0, and the text from its traceback on
@@ -999,24 +1001,11 @@ def _sentences(run: Path) -> set[str]:
     return {text for text in texts if " " in text}
 
 # %% ../../nbs/plan/doctor.ipynb #26f250d2
-def bundle_run(
-    run: str | Path,  # a run folder, or the folder of several seeds
-    out: str | Path | None = None,  # the archive, or a folder for it; None: beside the run folder
-) -> Path:  # the archive
-    "Pack a run for a report."
+def _machine_facts() -> dict[str, Any]:
+    "Return what a report says of the machine, as plain values."
     from b2t_kit.devices.torch import tpu_chips
 
-    run = Path(run)
-    has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
-    if not ((run / "config.json").is_file() and has_records) and not (run / "seeds.json").is_file():
-        raise KitError(
-            f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints"
-        )
-    target = run.resolve().parent if out is None else Path(out)
-    target = target / f"{run.resolve().name}-report.zip" if target.is_dir() else target
-    if target.suffix != ".zip":
-        raise KitError(f"{target}: must end in .zip, or be a folder")
-    machine = {
+    return {
         "python": platform.python_version(),
         "system": platform.platform(),
         "processors": os.cpu_count(),
@@ -1028,30 +1017,30 @@ def bundle_run(
         ),
         "remarks": [asdict(remark) for remark in inspect_machine()],
     }
-    texts = {"machine.json": without_private(json.dumps(machine, indent=1))}
-    sentences = _sentences(run)
-    left_out = []
-    for path in (
-        path
-        for pattern in _BUNDLED
-        for path in islice(
-            sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")]), _MOST_FILES
-        )
-    ):
-        name = path.relative_to(run).as_posix()
-        try:
-            if path.resolve() != run.resolve() / name:
-                raise KitError(f"{name}: is a link")
-            with open(regular_file(path), "rb") as file:
-                file.seek(max(0, path.stat().st_size - _MOST_BYTES))
-                data = file.read(_MOST_BYTES)
-            _encoding_of(data[:2**16] or b" ", name)
-            texts[re.sub(r"[^\w./-]", "_", name)] = without_private(
-                data.decode("utf-8", "replace"), sentences
-            )
-        except (OSError, KitError) as error:
-            left_out.append(str(error))
-    texts["README.txt"] = "\n".join(
+
+# %% ../../nbs/plan/doctor.ipynb #3937c5ef
+def _bundled_files(run: Path) -> Iterator[Path]:
+    "Yield the files of a run, and of its seeds, that a report has."
+    for pattern in _BUNDLED:
+        paths = sorted([*run.glob(pattern), *run.glob(f"seed_*/{pattern}")])
+        yield from islice(paths, _MOST_FILES)
+
+
+def _end_of_file(run: Path, name: str) -> str:
+    "Return the last megabytes of a text; raise `KitError` for a link, or for what is no text."
+    path = run / name
+    if path.resolve() != run.resolve() / name:
+        raise KitError(f"{name}: is a link")
+    with open(regular_file(path), "rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+        data = file.read(_MOST_BYTES)
+    _encoding_of(data[:2**16] or b" ", name)
+    return data.decode("utf-8", "replace")
+
+# %% ../../nbs/plan/doctor.ipynb #979af454
+def _readme_of(names: Iterable[str], left_out: Sequence[str]) -> str:
+    "Return what a report says of itself."
+    return "\n".join(
         [
             "A report of a b2t_kit run, written by `b2t doctor --bundle`. It holds no recordings, "
             "weights or sentences.",
@@ -1059,13 +1048,41 @@ def bundle_run(
             "machine. A log may hold",
             "other private text: read it before you publish it.",
             "",
-            *sorted(texts),
+            *sorted(names),
             "",
             "Left out:",
             *(left_out or ["nothing that was looked for"]),
             "",
         ]
     )
+
+# %% ../../nbs/plan/doctor.ipynb #fc2710ec
+def bundle_run(
+    run: str | Path,  # a run folder, or the folder of several seeds
+    out: str | Path | None = None,  # the archive, or a folder for it; None: beside the run folder
+) -> Path:  # the archive
+    "Pack a run for a report."
+    run = Path(run)
+    has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
+    if not ((run / "config.json").is_file() and has_records) and not (run / "seeds.json").is_file():
+        raise KitError(
+            f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints"
+        )
+    target = run.resolve().parent if out is None else Path(out)
+    target = target / f"{run.resolve().name}-report.zip" if target.is_dir() else target
+    if target.suffix != ".zip":
+        raise KitError(f"{target}: must end in .zip, or be a folder")
+    texts = {"machine.json": without_private(json.dumps(_machine_facts(), indent=1))}
+    sentences = _sentences(run)
+    left_out = []
+    for path in _bundled_files(run):
+        name = path.relative_to(run).as_posix()
+        try:
+            text = _end_of_file(run, name)
+            texts[re.sub(r"[^\w./-]", "_", name)] = without_private(text, sentences)
+        except (OSError, KitError) as error:
+            left_out.append(str(error))
+    texts["README.txt"] = _readme_of(texts, left_out)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted(texts.items()):

@@ -58,22 +58,8 @@ def weights_facts(folder: str | Path) -> dict[str, Any] | None:
 
 # %% ../../nbs/publish/export.ipynb #0c2a19b0
 _CARD_SETTINGS = (
-    "steps",
-    "batch_size",
-    "seed",
-    "precision",
-    "accumulation",
-    "lr",
-    "lr_floor",
-    "warmup_steps",
-    "decay_start",
-    "decay_steps",
-    "weight_decay",
-    "betas",
-    "eps",
-    "clip_norm",
-    "ema_decay",
-    "select",
+    "steps", "batch_size", "seed", "precision", "accumulation", "lr", "lr_floor", "warmup_steps",
+    "decay_start", "decay_steps", "weight_decay", "betas", "eps", "clip_norm", "ema_decay", "select",
 )  # what affects the weights
 
 

@@ -274,8 +274,8 @@ def certainty(record: dict[str, Any] | None) -> str:
     return f"{text}: CTC loss {record['before']:.2f} -> {record['after']:.2f}"
 
 # %% ../../nbs/publish/runs.ipynb #e065695a
-def show_text(state: RunState) -> str:
-    "Return the description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
+def _progress_facts(state: RunState) -> dict[str, str]:
+    "Return the first lines of a description."
     time_left = next(
         (row["seconds_left"] for row in reversed(state.rows) if row.get("seconds_left")), None
     )
@@ -287,31 +287,49 @@ def show_text(state: RunState) -> str:
         if state.best
         else "none yet"
     )
-    facts = {
+    return {
         "model": state.model,
         "data": ", ".join(filter(None, [state.amount, state.recordings])) or "unknown",
         "step": f"{state.step} of {state.steps}{time_left}; newest checkpoint {state.checkpoint}",
         "best": best,
     }
+
+
+def _curves(state: RunState) -> list[str]:
+    "Return the training loss and each validation measure as a line of bars."
+    rows = [dict(row) for row in state.rows]
+    measures = eval_names([row for row in rows if row["kind"] == "eval"])
+    curves = [
+        ("train", "loss", "train loss"),
+        *(("eval", name, f"validation {name}") for name in measures),
+    ]
+    plots = [
+        (title, values)
+        for kind, name, title in curves
+        if (values := series(rows, kind, name)[1])
+    ]
+    return [f"{title:<20} {values[0]:<10.4g} {bars(values)} {values[-1]:.4g}"
+            for title, values in plots]
+
+
+def _certainty_fact(path: Path, is_validated: bool) -> str:
+    "Return what the file of a run's temperature says."
+    record = load_json(path)
+    if is_validated:
+        return certainty(record) + f" ({record['origin']})"
+    return certainty(record | {"of": record["origin"]})
+
+# %% ../../nbs/publish/runs.ipynb #1ed3a079
+def show_text(state: RunState) -> str:
+    "Return the description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
+    facts = _progress_facts(state)
     parts: dict[str, list[str]] = {}
     with damaged(state.folder / "config.json"):
         task = state.record["task"]
         recipe, parts["differs from the recipe:"] = nearest_recipe(state.record)
         if "val" in ((task.get("config") or {}).get("splits", ())):
             facts["best"] = NOT_VALIDATED
-        rows = [dict(row) for row in state.rows]
-        measures = eval_names([row for row in rows if row["kind"] == "eval"])
-        curves = [
-            ("train", "loss", "train loss"),
-            *(("eval", name, f"validation {name}") for name in measures),
-        ]
-        plots = [
-            (title, values)
-            for kind, name, title in curves
-            if (values := series(rows, kind, name)[1])
-        ]
-        parts["curves:"] = [f"{title:<20} {values[0]:<10.4g} {bars(values)} {values[-1]:.4g}"
-                            for title, values in plots]
+        parts["curves:"] = _curves(state)
         parts["folders:"] = [
             f"{part['signal']['participant']:<12} {len(part['sessions'])} days, "
             f"{part['signal']['num_features']} features, {part['signal']['dataset']}"
@@ -319,11 +337,7 @@ def show_text(state: RunState) -> str:
         ]
     if (path := state.folder / TEMPERATURE_FILE).is_file():
         with damaged(path):
-            record = load_json(path)
-            if facts["best"] == NOT_VALIDATED:
-                facts["certainty"] = certainty(record | {"of": record["origin"]})
-            else:
-                facts["certainty"] = certainty(record) + f" ({record['origin']})"
+            facts["certainty"] = _certainty_fact(path, facts["best"] != NOT_VALIDATED)
     unchanged = "" if parts["differs from the recipe:"] else ", unchanged"
     facts["recipe"] = f"{recipe}{unchanged}" if recipe else f"none; the task is {state.task}"
     if (path := state.folder / "eval/val/result.json").is_file():

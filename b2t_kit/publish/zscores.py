@@ -53,7 +53,7 @@ class ZScores:
             f"leave, features have a standard deviation of {self.spread:.2f}"
         )
 
-
+# %% ../../nbs/publish/zscores.ipynb #06cde128
 def how_zscored(data: str | Path) -> ZScores:
     "Find out how recordings were z-scored, from their first days."
     root = find_recordings(data)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
-           'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing',
+           'tree_of', 'node_scores', 'batches_of', 'TreeScorer', 'CausalScorer', 'word_perplexity', 'choose_writing',
            'import_library', 'quantisation', 'model_key', 'load_scorer', 'read_checked', 'save_checked', 'read_scores',
            'kept_scorer', 'kept_scores', 'RescoreWeights', 'rescored', 'tabulate', 'word_errors', 'surface_of',
            'TuningResult', 'tune_weights', 'save_weights', 'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
@@ -186,8 +186,8 @@ def batches_of(
 VALUES = 2**28  # logits at a time: 1 GiB as float32
 
 # %% ../../nbs/rescore/llm.ipynb #bdc992ba
-class CausalScorer:
-    "Computes ln P of sentences with a causal language model, and remembers the results."
+class TreeScorer:
+    "Computes ln P of the tokens in trees of sentences with a causal language model."
 
     def __init__(
         self,
@@ -260,6 +260,10 @@ class CausalScorer:
                             position_ids=tensors["depths"], use_cache=False).logits
         self.nodes += tensors["tokens"].numel()
         return node_scores(logits, tensors["tokens"], tensors["parents"], self.ends).cpu().numpy()
+
+# %% ../../nbs/rescore/llm.ipynb #aa912477
+class CausalScorer(TreeScorer):
+    "Computes ln P of sentences with a causal language model, and remembers the results."
 
     def score_lists(
         self,
@@ -765,6 +769,26 @@ class Rescoring:
         return "\n".join(lines + [f"warning: {self.warning}"] * bool(self.warning))
 
 # %% ../../nbs/rescore/llm.ipynb #59d0372a
+def _rate_of_first(trials: Sequence[DecodedTrial]) -> Rate | None:
+    "Return the word error rate of the first choices; None if no true sentence is known."
+    known = [trial for trial in trials if trial.truth]
+    if not known:
+        return None
+    return wer([trial.truth or "" for trial in known], [trial.sentence for trial in known])
+
+
+def _pretraining_warning(trials: Sequence[DecodedTrial]) -> str:
+    "Return what nobody knows about the sentences that are scored; empty if there are none."
+    count = sum(bool(trial.truth) for trial in trials)
+    if not count:
+        return ""
+    return (
+        f"nobody has checked whether the {count} sentences that are scored are in the "
+        "text that the large model was pretrained on; if they are, the error rates are too "
+        "low"
+    )
+
+# %% ../../nbs/rescore/llm.ipynb #3ad47445
 def rescore(
     nbest: str | Path,  # n-best lists to read, such as decode/val/nbest.jsonl of a run
     llm: str | Path,  # causal language model: a folder as from `hf download`
@@ -808,21 +832,7 @@ def rescore(
         new_trials = [rescored(*pair, best) for pair in zip(trials, scores)]
         new_trials = with_selections(new_trials, tuned_on)
         write_nbest(out, new_trials)
-    truths = [trial.truth for trial in trials if trial.truth]
-    old_rate, new_rate = (
-        wer(truths, [trial.sentence for trial in part if trial.truth]) if truths else None
-        for part in (trials, new_trials)
-    )
-    caution = (
-        (
-            f"nobody has checked whether the {len(truths)} sentences that are scored are in the "
-            "text that the large model was pretrained on; if they are, the error rates are too "
-            "low"
-        )
-        if truths
-        else None
-    )
-    warnings = filter(None, [caution, weaker_warning(trials, scores), misfit])
+    warnings = filter(None, [_pretraining_warning(trials), weaker_warning(trials, scores), misfit])
     # then the other half was seen by the search's weights
     earlier = any("weights" in trial.selected for trial in trials)
     notes = (
@@ -832,8 +842,8 @@ def rescore(
     return Rescoring(
         out,
         new_trials,
-        old_rate,
-        new_rate,
+        _rate_of_first(trials),
+        _rate_of_first(new_trials),
         tuned,
         warning="; ".join(warnings) or None,
         selection_notes=notes,

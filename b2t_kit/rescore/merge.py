@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FEATURES', 'NEVER', 'features_of', 'Gate', 'fit_gate', 'read_alone', 'word_counts', 'vote_of', 'fit_model_weight',
-           'chosen_by', 'by_other_days', 'fit', 'cross_fitted', 'Merging', 'rates_of', 'merge']
+           'chosen_by', 'fit', 'cross_fitted', 'Merging', 'rates_of', 'merge']
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a03
 import random
@@ -48,7 +48,7 @@ FEATURES = (
     "ln p of the n-gram for the vote, a word",
 )
 
-
+# %% ../../nbs/rescore/merge.ipynb #562a77d5
 def features_of(
     questions: Sequence[Question],
     written: Sequence[Written],
@@ -115,7 +115,7 @@ class Gate:
             return f"{why} ({self.report}){vote}"
         return f"open from {self.threshold:.0%} ({self.report}){vote}"
 
-
+# %% ../../nbs/rescore/merge.ipynb #39245b0a
 def _fit_logistic(
     features: np.ndarray,  # (N, F)
     gains: np.ndarray,  # (N,) word errors of the vote less those of the written sentence
@@ -265,7 +265,7 @@ def _day_groups(questions: Sequence[Question], count: int) -> np.ndarray:  # (N,
     return np.array([names.index(question.day) % count for question in questions])
 
 
-def by_other_days(
+def _by_other_days(
     questions: Sequence[Question],
     count: int,  # groups of days
     # given the trials to learn from and those to write, what is made of each of the latter
@@ -290,7 +290,7 @@ def fit(
         learn(writer, others)
         return ask(writer, own)
 
-    written = by_other_days(questions, 2, write)
+    written = _by_other_days(questions, 2, write)
     weight = fit_model_weight(questions)
     votes = [vote_of(question, weight) for question in questions]
     texts = [
@@ -322,7 +322,7 @@ def cross_fitted(
         written = ask(writer, own)
         return zip(written, chosen_by(gates[-1], own, written, lm))
 
-    written, chosen = map(list, zip(*by_other_days(questions, count, write)))
+    written, chosen = map(list, zip(*_by_other_days(questions, count, write)))
     return written, chosen, sum(gate.threshold < NEVER for gate in gates)
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a70
@@ -435,6 +435,41 @@ def _load_trained(folder: str | Path, names: Sequence[str | None]) -> dict[str, 
     return trained
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a79
+def _scored(
+    merged: Merging,
+    questions: Sequence[Question],
+    written: Sequence[Written],
+    chosen: Sequence[str],
+    cross_fit: int | None,  # groups of days
+    open_gates: int,  # of these groups
+) -> Merging:
+    "Return the result with its rates, and the condition under which they hold."
+    seen = _seen_in_training(questions, _day_groups(questions, cross_fit or 2))
+    scope = ", other days" if cross_fit else ""
+    rates, difference = rates_of(questions, written, chosen, seen, scope)
+    merged = replace(merged, rates=rates, difference=difference)
+    if cross_fit:
+        condition = (
+            "model and gate learned from other days than those that they are scored on: "
+            f"{cross_fit} groups of days, {open_gates} with an open gate"
+        )
+        return replace(merged, condition=condition)
+    condition = "each half of the days was written by a model that learned from the other half"
+    fitted = (SelectionNote("gate fitted", len(questions), len(questions)),)
+    return replace(merged, condition=condition, fitted=fitted)
+
+# %% ../../nbs/rescore/merge.ipynb #14ec8dd2
+def _written_as_learned(
+    writer: Writer, questions: Sequence[Question], adapter: Path, gate: Gate
+) -> list[Written]:
+    "Return what the model writes with an adapter that was learned earlier."
+    if not writer.read_adapter(adapter):
+        raise KitError(f"{adapter}: has no sound checkpoint; learn again")
+    if gate.threshold < NEVER:
+        return ask(writer, questions)
+    return [Written(question.vote, 0.0, 0.0) for question in questions]
+
+# %% ../../nbs/rescore/merge.ipynb #17117362
 def merge(
     # of several decoders: tables (CSV), JSON lines, n-best lists, Kaldi's text, sclite's .trn, or a
     # sentence a line
@@ -477,12 +512,10 @@ def merge(
         writer = Writer(scorer, folder, f"{key} {scorer.writing}", settings)
         for question in questions:  # before anything is learned
             writer.example(question)
+        open_gates = 0
         if earlier:
-            if not writer.read_adapter(earlier["adapter"]):
-                raise KitError(f"{earlier['adapter']}: has no sound checkpoint; learn again")
             gate = earlier["gate"]
-            unasked = [Written(question.vote, 0.0, 0.0) for question in questions]
-            written = ask(writer, questions) if gate.threshold < NEVER else unasked
+            written = _written_as_learned(writer, questions, earlier["adapter"], gate)
             chosen = chosen_by(gate, questions, written, ngram)
         elif cross_fit:
             written, chosen, open_gates = cross_fitted(writer, questions, cross_fit, ngram)
@@ -496,18 +529,4 @@ def merge(
         write_table(out, sentences)
     changed = sum(sentences[question.key] != question.vote for question in questions)
     merged = Merging(out, sentences, changed, gate, notes_of_lists(paths))
-    if earlier:
-        return merged
-    seen = _seen_in_training(questions, _day_groups(questions, cross_fit or 2))
-    scope = ", other days" if cross_fit else ""
-    rates, difference = rates_of(questions, written, chosen, seen, scope)
-    merged = replace(merged, rates=rates, difference=difference)
-    if cross_fit:
-        condition = (
-            "model and gate learned from other days than those that they are scored on: "
-            f"{cross_fit} groups of days, {open_gates} with an open gate"
-        )
-        return replace(merged, condition=condition)
-    condition = "each half of the days was written by a model that learned from the other half"
-    fitted = (SelectionNote("gate fitted", len(questions), len(questions)),)
-    return replace(merged, condition=condition, fitted=fitted)
+    return merged if earlier else _scored(merged, questions, written, chosen, cross_fit, open_gates)

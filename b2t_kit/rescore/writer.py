@@ -160,6 +160,30 @@ class Example(NamedTuple):
     tokens: tuple[int, ...]
     given: int  # how many of them are the prompt's, and get no loss
 
+# %% ../../nbs/rescore/writer.ipynb #69867c0d
+def _add_adapter(model: Any, settings: WriterSettings) -> dict[str, torch.nn.Parameter]:
+    "Add an adapter of low rank to all linear layers of a model; return its parameters, by name."
+    peft = import_library("peft", "merge")
+    lora = peft.LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.rank,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        peft.get_peft_model(model, lora)  # which changes the model itself
+    return {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
+
+
+def _recompute_layers(model: Any) -> None:
+    "Have a layer's values computed again where its gradient needs them, which saves memory."
+    newer = hasattr(model, "activation_checkpointing_enable")  # since transformers 5
+    kind = "activation" if newer else "gradient"
+    getattr(model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f34
 class Writer:
     "A language model with an adapter that can be trained several times, each time from the start."
@@ -182,27 +206,10 @@ class Writer:
         usual = (scorer.tokenizer.eos_token, "\n", *ends)
         self.end_text = next(text for text in usual if text in ends)
         self.end = ends[self.end_text]
-        peft = import_library("peft", "merge")
-        lora = peft.LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.rank,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(settings.seed)
-            peft.get_peft_model(self.model, lora)  # which changes the model itself
-        self.adapter = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        }
+        self.adapter = _add_adapter(self.model, settings)
         self.first = {name: one.detach().clone() for name, one in self.adapter.items()}
         self.learned = ""  # name of what the adapter learned
-        # a layer's values are computed again where its gradient needs them
-        newer = hasattr(self.model, "activation_checkpointing_enable")  # since transformers 5
-        kind = "activation" if newer else "gradient"
-        getattr(self.model, f"{kind}_checkpointing_enable")({"use_reentrant": False})
+        _recompute_layers(self.model)
         self.model.generation_config = type(self.model.generation_config)(
             max_new_tokens=settings.new_tokens,
             do_sample=False,

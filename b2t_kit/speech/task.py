@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
            'shape_batch', 'fitted', 'empty_steps', 'NetworkTask', 'trained_days', 'signals_record', 'signals_in',
-           'amount', 'RecordedTask', 'count_edits', 'SpeechTask', 'SpeechRun']
+           'amount', 'TaskBatches', 'RecordedTask', 'count_edits', 'SpeechTask', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -393,6 +393,47 @@ def _word_scorer(count_words: _WordScorer | None, signal: Signal) -> _WordScorer
     return count_words
 
 # %% ../../nbs/speech/task.ipynb #6a31b459
+class TaskBatches:
+    "Batches for training and validation, made once, since they cache trials."
+
+    def __init__(self) -> None:
+        self._to_train: dict[tuple, TrainBatches] = {}
+        self._to_score: dict[tuple, EvalBatches] = {}
+
+    def to_train(
+        self, recordings: Recordings, settings: SpeechConfig, config: TrainConfig, device: Device
+    ) -> TrainBatches:
+        "Return the training batches of a process; `settings` are those of the task, `config` those of the run."
+        key = (config.seed, device.rank, device.world, config.accumulation)
+        if key not in self._to_train:
+            check_batch_size(settings.rows, device.world, config.accumulation)
+            self._to_train[key] = TrainBatches(
+                recordings,
+                settings.batches,
+                *key,
+                multiple=device.chips,
+                pin=device.kind == "cuda",
+                frames=settings.model.framing,
+            )
+        return self._to_train[key]
+
+    def to_score(
+        self, recordings: Recordings, settings: SpeechConfig, device: Device
+    ) -> EvalBatches:
+        "Return the validation batches of a process."
+        key = (id(recordings), device.rank, device.world)
+        if key not in self._to_score:
+            self._to_score[key] = EvalBatches(
+                recordings,
+                settings.batches,
+                device.rank,
+                device.world,
+                multiple=device.chips,
+                frames=settings.model.framing,
+            )
+        return self._to_score[key]
+
+# %% ../../nbs/speech/task.ipynb #162160a7
 class RecordedTask(NetworkTask):
     "The recordings in a folder, or in several, divided into what is trained on and what is scored, and their batches."
 
@@ -413,8 +454,7 @@ class RecordedTask(NetworkTask):
     ) -> None:
         self.start = start
         self.words: Any = None  # counts word errors in validation
-        self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
-        self._to_score: dict[tuple, EvalBatches] = {}  # likewise
+        self.made = TaskBatches()
         if isinstance(data, Lengths):
             super().__init__(data, config)
             return
@@ -444,44 +484,22 @@ class RecordedTask(NetworkTask):
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
-            scorer = _word_scorer(count_words, signal)
-            splits = filter(None, (self.val, self.held_out))
-            said = [info.sentence for split in splits for info in split.infos]
-            known = [info.sentence for info in self.train.infos if not info.quarantine]
-            self.words = scorer(config.words, said, known)
-
-    def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
-        key = (config.seed, device.rank, device.world, config.accumulation)
-        if key not in self._to_train:
-            check_batch_size(self.config.rows, device.world, config.accumulation)
-            self._to_train[key] = TrainBatches(
-                self.train,
-                self.config.batches,
-                *key,
-                multiple=device.chips,
-                pin=device.kind == "cuda",
-                frames=self.config.model.framing,
-            )
-        return self._to_train[key]
+            self.words = self._open_words(_word_scorer(count_words, signal), config.words)
 
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
-        key = (id(recordings), device.rank, device.world)
-        if key not in self._to_score:
-            self._to_score[key] = EvalBatches(
-                recordings,
-                self.config.batches,
-                device.rank,
-                device.world,
-                multiple=device.chips,
-                frames=self.config.model.framing,
-            )
-        return self._to_score[key]
+        return self.made.to_score(recordings, self.config, device)
+
+    def _open_words(self, scorer: _WordScorer, config: WordsConfig) -> Any:
+        splits = filter(None, (self.val, self.held_out))
+        said = [info.sentence for split in splits for info in split.infos]
+        known = [info.sentence for info in self.train.infos if not info.quarantine]
+        return scorer(config, said, known)
 
     def batches(
         self, config: TrainConfig, device: Device, position: int
     ) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
-        return self._train_batches(config, device).iterate(position)
+        return self.made.to_train(self.train, self.config, config, device).iterate(position)
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
         "Return one empty step per training bucket, and one empty batch per validation bucket."
@@ -490,7 +508,8 @@ class RecordedTask(NetworkTask):
         validation = list[Batch]()
         for recordings in filter(None, (self.val, self.held_out)):
             validation += self._eval_batches(recordings, device).empty_batches()
-        return self._train_batches(config, device).empty_batches(), validation
+        training = self.made.to_train(self.train, self.config, config, device)
+        return training.empty_batches(), validation
 
     def close(self) -> None:
         "Close the files."

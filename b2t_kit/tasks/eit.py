@@ -125,7 +125,7 @@ class Measurements:
         "Return a hash of the bytes of all files."
         return content_hash([file_mark(path) for path in self.files])
 
-
+# %% ../../nbs/tasks/eit.ipynb #1be1ff87
 def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
     "Return one float32 array of a file."
     try:
@@ -575,7 +575,7 @@ class Scores:
             f"iou={self.iou:.4f}"
         )
 
-
+# %% ../../nbs/tasks/eit.ipynb #9aab48a4
 LIMIT = 0.5  # a pixel beyond this belongs to an object
 
 

@@ -129,45 +129,18 @@ def keys_of(names: Iterable[str]) -> list[tuple]:
 Part = Literal["decoded", "said"]  # which part a table plays
 _FILES = ("file", "filename", "file_name")
 NAMES = (
-    "id",
-    "utt_id",
-    "uttid",
-    "utt",
-    "utterance_id",
-    "utterance",
-    "segment_id",
-    "trial_id",
-    "key",
-    "name",
-    *_FILES,
+    "id", "utt_id", "uttid", "utt", "utterance_id", "utterance", "segment_id", "trial_id", "key",
+    "name", *_FILES,
 )
 EITHER = ("text", "sentence", "transcript", "transcription")
 TEXTS: dict[str, tuple[str, ...]] = {
     "decoded": (
-        "pred_text",
-        "pred",
-        "prediction",
-        "predicted",
-        "predicted_text",
-        "predicted_sentence",
-        "hyp",
-        "hyp_text",
-        "hypothesis",
-        "decoded",
-        "decoded_text",
-        "decoded_sentence",
+        "pred_text", "pred", "prediction", "predicted", "predicted_text", "predicted_sentence",
+        "hyp", "hyp_text", "hypothesis", "decoded", "decoded_text", "decoded_sentence",
     ),
     "said": (
-        "sentence_label",
-        "ref",
-        "ref_text",
-        "reference",
-        "truth",
-        "true_text",
-        "true_sentence",
-        "ground_truth",
-        "target",
-        "said",
+        "sentence_label", "ref", "ref_text", "reference", "truth", "true_text", "true_sentence",
+        "ground_truth", "target", "said",
     ),
 }
 _KNOWN = frozenset(

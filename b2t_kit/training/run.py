@@ -403,6 +403,36 @@ def _check_agreement(device: Device, task: Task, config: TrainConfig, data: Any)
 _PIECE = 1 << 26  # bytes of a file that are sent at once
 
 
+def _files_to_send(folder: Path, newest: Path) -> dict[str, Path]:  # name in the folder -> file
+    "Return the files of a run folder with its newest and best checkpoint; marks of complete ones come last."
+    best = read_best(folder)
+    files: dict[str, Path] = {}
+    for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
+        files |= {f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()}
+    files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
+    names = sorted(
+        (name for name, path in files.items() if path.is_file()), key=lambda name: COMPLETE in name
+    )
+    return {name: files[name] for name in names}
+
+
+def _broadcast_file(
+    source: Path | None,  # on the process that has it
+    target: Path | None,  # on one that lacks it
+    sender: int,
+) -> None:
+    "Copy a file from one process to others, piece by piece; called by all processes."
+    with ExitStack() as stack:
+        read = stack.enter_context(source.open("rb")) if source else None
+        written = stack.enter_context(written_aside(target)) if target else None
+        piece = [b"?"]
+        while piece[0]:  # the last one is empty
+            piece = [read.read(_PIECE) if read else b""]
+            dist.broadcast_object_list(piece, src=sender)
+            if written:
+                written.write(piece[0])
+
+# %% ../../nbs/training/run.ipynb #af16dd33
 def share_run(folder: str | Path) -> None:
     "Copy a run's newest checkpoint from the machine that has it to those that lack it; called by all processes."
     folder = Path(folder)
@@ -421,31 +451,11 @@ def share_run(folder: str | Path) -> None:
             report_progress(
                 f"{folder}: sending the checkpoint of step {max(steps)} to machines without it"
             )
-            best = read_best(folder)
-            for parent in [newest, *([checkpoint_path(folder, best.step)] if best else [])]:
-                files |= {
-                    f"checkpoints/{parent.name}/{path.name}": path for path in parent.iterdir()
-                }
-            files |= {name: folder / name for name in ("config.json", METRICS, RESUME, "best")}
-        names = [
-            sorted(
-                (name for name, path in files.items() if path.is_file()),
-                key=lambda name: COMPLETE in name,
-            )
-        ]
+            files = _files_to_send(folder, newest)
+        names = [list(files)]
         dist.broadcast_object_list(names, src=sender)
         for name in names[0]:
-            with ExitStack() as stack:
-                source = (
-                    stack.enter_context(files[name].open("rb")) if process.rank == sender else None
-                )
-                target = stack.enter_context(written_aside(folder / name)) if receives else None
-                piece = [b"?"]
-                while piece[0]:  # the last one is empty
-                    piece = [source.read(_PIECE) if source else b""]
-                    dist.broadcast_object_list(piece, src=sender)
-                    if target:
-                        target.write(piece[0])
+            _broadcast_file(files.get(name), folder / name if receives else None, sender)
     finally:
         leave()
 
@@ -469,6 +479,22 @@ def _write_records(run: Run, report: Callable[[str], None]) -> None:
             )
         write_atomically(path, content)
 
+# %% ../../nbs/training/run.ipynb #3bc5349a
+def _device_of(task: Task, config: TrainConfig, folder: Path) -> Device:
+    "Open the device of a run, and its tracker."
+    return open_device(
+        config.device,
+        config.precision,
+        config.accumulation,
+        None if config.tracker == "none" else config.tracker,
+        folder / "tracker",
+        shard=config.shard,
+        units_over=config.units_over,
+        compile_cache=config.compile_cache,
+        graphs=config.graphs,
+        tracked={"train": to_dict(config), "task": task.describe()},
+    )
+
 # %% ../../nbs/training/run.ipynb #5bb76c16
 @contextmanager
 def open_run(
@@ -487,18 +513,7 @@ def open_run(
         stop = stack.enter_context(StopRequest(waits=False))
         if find_rank().rank == 0:
             stack.enter_context(_removed_on_failure(folder, resume))
-        device = open_device(
-            config.device,
-            config.precision,
-            config.accumulation,
-            None if config.tracker == "none" else config.tracker,
-            folder / "tracker",
-            shard=config.shard,
-            units_over=config.units_over,
-            compile_cache=config.compile_cache,
-            graphs=config.graphs,
-            tracked={"train": to_dict(config), "task": task.describe()},
-        )
+        device = _device_of(task, config, folder)
         stack.callback(device.close)
         stack.enter_context(
             torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else [])
@@ -721,6 +736,42 @@ def checkpoint(run: Run) -> None:
         on_main(run.device, write)
     run.saved_step = run.step
 
+# %% ../../nbs/training/run.ipynb #de470828
+def _restore_weights(run: Run, checkpoint: Path) -> None:
+    "Take the weights of a checkpoint, and their average."
+    try:
+        run.plain_model.load_state_dict(read_part(checkpoint, "model"))
+        if run.ema:
+            run.ema.model.load_state_dict(read_part(checkpoint, "ema"))
+    except RuntimeError as error:
+        raise KitError(
+            f"{checkpoint}: does not fit the model: {' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def _restore_progress(run: Run, state: dict[str, Any]) -> None:  # state: from `read_state`
+    "Take the step of a checkpoint, what was measured lately, and the best validation up to it."
+    run.step = run.first_step = run.saved_step = state["step"]
+    run.seconds_before = state["seconds"]
+    log = state["log"]
+    run.meter.rows = log["recent"]
+    run.meter.work = log["work"]
+    run.meter.seconds = log["seconds"]
+    run.norms.norms.extend(log["norms"])
+    stored = Best(**state["best"]) if state["best"] else None
+    bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
+    run.best = min(bests, key=lambda best: best.value, default=None)
+
+
+def _drop_later(run: Run) -> list[dict[str, Any]]:
+    "Remove what the folder says of steps after the run's; return the rows of its log."
+    drop_rows_after(run.folder, run.step)
+    if run.best:
+        mark_best(run.folder, run.best)
+    else:
+        (run.folder / "best").unlink(missing_ok=True)
+    return read_metrics(run.folder) if (run.folder / METRICS).exists() else []
+
 # %% ../../nbs/training/run.ipynb #a082f1f4
 def restore(run: Run) -> None:
     "Continue from the newest sound checkpoint or the beginning; raise `KitError` if all are damaged."
@@ -731,14 +782,7 @@ def restore(run: Run) -> None:
         run.say(f"{run.folder}: no checkpoint yet; starting from the beginning")
         on_main(run.device, lambda: drop_rows_after(run.folder, -1))
         return
-    try:
-        run.plain_model.load_state_dict(read_part(path, "model"))
-        if run.ema:
-            run.ema.model.load_state_dict(read_part(path, "ema"))
-    except RuntimeError as error:
-        raise KitError(
-            f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}"
-        ) from error
+    _restore_weights(run, path)
     state = read_state(path)
     try:
         unpack_optimizer(
@@ -747,16 +791,7 @@ def restore(run: Run) -> None:
         run.device.submit("loading a checkpoint")
         run.device.load_state_dict(state["device"])
         _check_schedule(run, state["step"])
-        run.step = run.first_step = run.saved_step = state["step"]
-        run.seconds_before = state["seconds"]
-        log = state["log"]
-        run.meter.rows = log["recent"]
-        run.meter.work = log["work"]
-        run.meter.seconds = log["seconds"]
-        run.norms.norms.extend(log["norms"])
-        stored = Best(**state["best"]) if state["best"] else None
-        bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
-        run.best = min(bests, key=lambda best: best.value, default=None)
+        _restore_progress(run, state)
         old = state["precision"]["compute"]
         new = run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -766,16 +801,7 @@ def restore(run: Run) -> None:
         ) from error
     if old != new:
         run.say(f"precision: the run used {old} before and uses {new} now")
-
-    def go_back() -> list[dict[str, Any]]:
-        drop_rows_after(run.folder, run.step)
-        if run.best:
-            mark_best(run.folder, run.best)
-        else:
-            (run.folder / "best").unlink(missing_ok=True)
-        return read_metrics(run.folder) if (run.folder / METRICS).exists() else []
-
-    run.board.rows = on_main(run.device, go_back)
+    run.board.rows = on_main(run.device, lambda: _drop_later(run))
 
 # %% ../../nbs/training/run.ipynb #4223e9c8
 def _check_schedule(run: Run, step: int) -> None:
