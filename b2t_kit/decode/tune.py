@@ -36,7 +36,7 @@ BONUSES = (-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # word bonuses to try
 _BLANK_PENALTIES = (1.0, 3.0, 9.0, 30.0, 90.0)
 # prices of a missing silence: of a network that loses some, as usual, and without any, where
 # phonemes further behind are tried, since a search must be able to leave a wrong word
-_SILENCES: tuple[dict[str, float], ...] = (
+_SILENCES: tuple[dict[str, Any], ...] = (
     {"missing_silence": -4.0},
     {"missing_silence": -20.0},
     {"missing_silence": -1000.0, "token_threshold": 20.0},
