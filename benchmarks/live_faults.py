@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -54,7 +55,11 @@ speechSynthesis.getVoices = () => [{name: "Here", lang: "en-US", voiceURI: "here
 speechSynthesis.speak = one => { aloud.push([Date.now() / 1000, one.text]); if (one.onend) one.onend(); };
 document.addEventListener("DOMContentLoaded", () => {
   const state = document.getElementById("state");
-  const tell = () => told.push([Date.now() / 1000, state.dataset.state, state.textContent]);
+  const tell = () => {
+    const before = told[told.length - 1] || [];
+    const now = [Date.now() / 1000, state.dataset.state, state.textContent];
+    if (before[1] !== now[1] || before[2] !== now[2]) told.push(now);
+  };
   new MutationObserver(tell).observe(state, {attributes: true, childList: true});
   const add = item => finished.push({
     time: Date.now() / 1000,
@@ -148,7 +153,7 @@ def verdict(kind: Kind, told: Sequence[tuple[float, str, str]], words: dict[str,
             return "accused", others[0][2]
         if kind.line and not remarks:
             return "not told", told[-1][2] if told else "live"
-        if words["right"] < ENOUGH * words["finished"]:
+        if not wanted and words["right"] < ENOUGH * words["finished"]:
             return "words wrong", "live"
         line = remarks[0][2] if kind.line else wanted[0][2] if wanted else "live"
         is_soon = not kind.line or remarks[0][0] <= kind.within
@@ -394,9 +399,10 @@ def cells(row: Row) -> str:
     "Return a row of the table."
     told = "" if row.seconds is None else f"{row.seconds:.1f}"
     back = "never" if row.back is None else f"{row.back:.1f}"
-    right = row.right.replace("-", " ").replace(" ", " or ") if row.right != "no-data" else "no data"
+    right = " or ".join(one.replace("-", " ") for one in row.right.split())
+    line = re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", row.line).partition(";")[0]
     numbers = f"{row.finished}, {row.words_right}, {row.dotted}, {row.spoken}"
-    return (f"| {row.name} | {right} | {row.line[:110]} | {told} | {numbers} | {row.unfinished} | {back} | "
+    return (f"| {row.name} | {right} | {line} | {told} | {numbers} | {row.unfinished} | {back} | "
             f"{row.after_right} of {row.after} | {row.verdict} |")
 
 
@@ -428,7 +434,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--healthy", type=float, default=0.0, help="minutes")
     parser.add_argument("--busy", type=int, default=0, help="busy processes beside healthy streams")
+    parser.add_argument("--table", action="store_true", help="print what is kept in --out, and play nothing")
     options = parser.parse_args()
+    if options.table:
+        print(HEADER, *(cells(Row(**row)) for row in load_json(options.out).values()), sep="\n")
+        return
     worlds = [World(folder) for folder in options.folders]
     for world in worlds:
         world.prepare()

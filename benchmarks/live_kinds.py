@@ -21,7 +21,8 @@ import numpy as np
 
 from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.live.rigs import _BIN_HEADER, StreamSender, to_message
-from b2t_kit.live.sources import Piece
+from b2t_kit.live.sources import ParticipantSource, Piece
+from b2t_kit.text.phonemes import SILENCE
 
 HEALTHY = 400  # bins
 FAULTY = 1300
@@ -185,7 +186,7 @@ KINDS = {
     "number stands still": Kind("damaged", number=lambda step, at: 0),
     "number runs back": Kind("damaged", number=lambda step, at: -step),
     "number of 2^63": Kind("refused damaged", number=lambda step, at: 2**63),
-    "number counts samples": Kind("damaged", number=lambda step, at: 600 * step),
+    "number counts samples": Kind("damaged", line="go up by 600", number=lambda step, at: 600 * step),
     "number jumps back to 0": Kind("live", number=lambda step, at: step - NUMBER),  # a counter that wraps
     "starts again each half second": Kind("damaged", stream=lambda step: 1 + step // 25),
     "two senders at once": Kind("damaged", wire=two_senders),
@@ -238,10 +239,10 @@ KINDS = {
         "believed", WORDS_WITHIN, values=lambda row, step: GAINS * row + 0.5 * (ORDER / 256 - 1)
     ),
     "drift up, 2 SD a minute": Kind(
-        "live damaged", 30.0, "drift", lambda row, step: row + step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
+        "live unsure damaged", 30.0, "drift", lambda row, step: row + step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
     ),
     "drift up and down, 2 SD a minute": Kind(
-        "live damaged", 30.0, "drift", lambda row, step: row + SIGNS * step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
+        "live unsure damaged", 30.0, "drift", lambda row, step: row + SIGNS * step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
     ),
     # rates; bins of another length are the first two and every second bin
     "100 bins a second": Kind("damaged", line="50 wanted", every=0.01, lasts=2 * FAULTY // 3),
@@ -308,9 +309,10 @@ def instead(kind: Kind, data: Path, stranger: Path, trials: list) -> Script:
         with Recordings(data, "val") as recordings:
             first = recordings.infos[0].session
         return script(load(data, first)[1])
-    if kind.rows == "silence":  # bins from before anybody speaks, in any order
-        quiet = np.concatenate([features[:12] for features, _ in trials])
-        return script([(quiet[rng.integers(len(quiet), size=kind.lasts)], "")])
+    if kind.rows == "silence":
+        participant = ParticipantSource(data)
+        quiet = participant.day.say((SILENCE,) * 120, rng, len(participant.day))[0]
+        return script([(participant.simulator.zscore(quiet, participant.moments), "")])
     return script([(features[25:-35], said) for features, said in trials])  # no pauses
 
 
