@@ -1,16 +1,18 @@
-"""Faulty live streams in real time, as a page shows them: what is said of each, how soon, and what becomes of its words.
+"""Faulty live streams in real time, read from a page: what is said of each, how soon, and what becomes of its words.
 
     b2t demo --out DEMO
     python benchmarks/live_faults.py DEMO [--kinds NAME ...] [--lanes 2]
     python benchmarks/live_faults.py DEMO [WORLD ...] --healthy MINUTES [--busy 1]
 
 Of each kind of `live_kinds.py` a program of its own sends the demo's validation recordings: eight seconds healthy, 26
-with the fault, and then until a sentence is over that was said after the repair. `b2t live --page` decodes it, and a headless Chromium has the page of the
-people around open. What a row says is read from that page: the state and the seconds from the first faulty bin until
-it says something else than "live"; of the sentences that ended from the fault to its repair the words finished, right,
-dotted and spoken aloud; the seconds from the repair to "live", and the words of the sentences that were said wholly
-after it. Results are kept in `--out`. `--healthy` plays so many minutes without a fault, to the decoders of
-several folders side by side, beside so many busy processes, and says every alarm.
+with the fault, and then healthy until a sentence is over that was said wholly after the repair. `b2t live --page`
+decodes it, and a headless Chromium has the page of the people around open. What a row says is read from that page: the
+state and the seconds from the first faulty bin until it says something else than "live"; of the sentences that ended
+from the fault to its repair the words finished, right, dotted and spoken aloud; the seconds from the repair to "live",
+and the words of the sentences after it. Results are kept in `--out`.
+
+`--healthy` plays so many minutes without a fault, to the decoders of several folders side by side, beside so many busy
+processes, and prints every alarm.
 """
 
 import argparse

@@ -33,6 +33,7 @@ rng = np.random.default_rng(5)
 ORDER = rng.permutation(NUM_FEATURES)
 GAINS = np.exp(rng.normal(0, 0.4, NUM_FEATURES))
 SIGNS = rng.choice([-1.0, 1.0], NUM_FEATURES)
+RISE = 2 * BIN_SECONDS / 60  # standard deviations a step, two a minute
 ELECTRODE = np.arange(NUM_FEATURES) % 256
 RANK = rng.permutation(256)[ELECTRODE] / 256  # of a feature's electrode, for a fraction of them
 
@@ -99,6 +100,14 @@ def electrodes(fraction: float, values: Values) -> Values:
     return lambda row, step: np.where(RANK < fraction, values(row, step), row)
 
 
+def dead(row: np.ndarray, step: int) -> np.ndarray:
+    return 0 * row
+
+
+def permuted(row: np.ndarray, step: int) -> np.ndarray:
+    return row[:, ORDER]
+
+
 def noise(row: np.ndarray, step: int) -> np.ndarray:
     return rng.standard_normal(row.shape)
 
@@ -154,7 +163,7 @@ KINDS = {
     "noise of 0.3 more": Kind("live", values=lambda row, step: row + 0.3 * noise(row, step)),
     "5 % slow": Kind("live", every=BIN_SECONDS * 1.05),
     "5 % fast": Kind("live", every=BIN_SECONDS / 1.05),
-    "1 % of the electrodes dead": Kind("live", values=electrodes(0.01, lambda row, step: 0 * row)),
+    "1 % of the electrodes dead": Kind("live", values=electrodes(0.01, dead)),
     "sender starts again once": Kind("live", stream=lambda step: 1, number=lambda step, at: step),
     # ends of sentences
     "cue on every bin": Kind("live", line="cues come all the time", cue=lambda cue, step: True),
@@ -214,20 +223,20 @@ KINDS = {
     ),
     "the same values": Kind("damaged", line="same value", picks=lambda step: (-step,), number=lambda step, at: step),
     # electrodes
-    "10 % of the electrodes dead": Kind("believed", WORDS_WITHIN, values=electrodes(0.1, lambda row, step: 0 * row)),
-    "25 % of the electrodes dead": Kind("damaged", line="same value", values=electrodes(0.25, lambda row, step: 0 * row)),
-    "50 % of the electrodes dead": Kind("damaged", line="same value", values=electrodes(0.5, lambda row, step: 0 * row)),
+    "10 % of the electrodes dead": Kind("believed", WORDS_WITHIN, values=electrodes(0.1, dead)),
+    "25 % of the electrodes dead": Kind("damaged", line="same value", values=electrodes(0.25, dead)),
+    "50 % of the electrodes dead": Kind("damaged", line="same value", values=electrodes(0.5, dead)),
     "one array dead": Kind("damaged", line="array 2", values=only(ELECTRODE // 64 == 1, 0.0)),
-    "10 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.1, lambda row, step: row[:, ORDER])),
-    "25 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.25, lambda row, step: row[:, ORDER])),
-    "50 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.5, lambda row, step: row[:, ORDER])),
+    "10 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.1, permuted)),
+    "25 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.25, permuted)),
+    "50 % of the electrodes new": Kind("believed", WORDS_WITHIN, values=electrodes(0.5, permuted)),
     # another brain, order, sign or scale: only the words can tell
     "noise only": Kind("unsure untrusted", WORDS_WITHIN, values=noise),
     "noise of 2 more": Kind("believed", WORDS_WITHIN, values=lambda row, step: row + 2 * noise(row, step)),
     "other participant": Kind("unsure untrusted", WORDS_WITHIN, rows="other participant"),
     "other day": Kind("believed", WORDS_WITHIN, rows="other day"),
     "sign flipped": Kind("unsure untrusted", WORDS_WITHIN, values=lambda row, step: -row),
-    "channels permuted": Kind("unsure untrusted", WORDS_WITHIN, values=lambda row, step: row[:, ORDER]),
+    "channels permuted": Kind("unsure untrusted", WORDS_WITHIN, values=permuted),
     "channels shifted by one": Kind("unsure untrusted", WORDS_WITHIN, values=lambda row, step: np.roll(row, 1, 1)),
     "arrays swapped": Kind(
         "believed", WORDS_WITHIN, values=lambda row, step: np.roll(row.reshape(4, 128), 1, 0).reshape(1, NUM_FEATURES)
@@ -239,10 +248,10 @@ KINDS = {
         "believed", WORDS_WITHIN, values=lambda row, step: GAINS * row + 0.5 * (ORDER / 256 - 1)
     ),
     "drift up, 2 SD a minute": Kind(
-        "live unsure damaged", 30.0, "drift", lambda row, step: row + step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
+        "live unsure damaged", 30.0, "drift", lambda row, step: row + RISE * step, lasts=2 * FAULTY
     ),
     "drift up and down, 2 SD a minute": Kind(
-        "live unsure damaged", 30.0, "drift", lambda row, step: row + SIGNS * step * 2 * BIN_SECONDS / 60, lasts=2 * FAULTY
+        "live unsure damaged", 30.0, "drift", lambda row, step: row + RISE * SIGNS * step, lasts=2 * FAULTY
     ),
     # rates; bins of another length are the first two and every second bin
     "100 bins a second": Kind("damaged", line="50 wanted", every=0.01, lasts=2 * FAULTY // 3),
