@@ -414,18 +414,22 @@ back, s | right after it | verdict |
 
 
 def play_healthy(worlds: Sequence[World], minutes: float, busy: int) -> None:
-    "Play streams without a fault to the end, and print every alarm."
+    "Play streams without a fault to the end, and print every alarm, with what was read and meant then."
     bins = int(minutes * 60 / BIN_SECONDS)
     with ExitStack() as stack:
         for _ in range(busy):
             stack.enter_context(program("-c", "while True: pass"))
         for world, _, seen in play_all(worlds, ["no fault"], len(worlds), bins):
-            alarms = [(at - seen.when("fault"), line) for at, state, line in seen.told
-                      if at > seen.events[0]["time"] and is_alarm(state)]
-            words = seen.words(0.0, 1e12)
-            told = "; ".join(f"{line} at {at:.0f} s" for at, line in alarms) or "none"
-            print(f"{world.folder.name}: {minutes:g} minutes beside {busy} busy processes, "
-                  f"{len(seen.finished)} sentences, {words}; alarms: {told}", flush=True)
+            start = seen.when("sentence")
+            alarms = [(at, line) for at, state, line in seen.told
+                      if start < at < seen.when("end") and is_alarm(state)]
+            print(f"{world.folder.name}: {minutes:g} minutes beside {busy} busy processes, {len(seen.finished)} "
+                  f"sentences, {seen.words(0.0, 1e12)}; {len(alarms)} alarms", flush=True)
+            for at, line in alarms:
+                finals = [one for one in seen.finished if one["time"] < at + 0.1]
+                before = finals[-2]["time"] if len(finals) > 1 else start
+                read = f"{finals[-1]['text']!r} of {seen.meant(before, finals[-1]['time'])}" if finals else ""
+                print(f"    {at - start:.0f} s: {line}: {read}", flush=True)
 
 
 def main() -> None:

@@ -426,6 +426,7 @@ def main() -> None:
         rig.repair(kind.lasts)
     else:
         rig.run()
+    rig.tell("end")
     time.sleep(1.0)
 
 
