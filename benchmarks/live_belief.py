@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from live_faults import KINDS, load
+from live_kinds import KINDS, load
 from rapidfuzz.distance import Levenshtein
 
 from b2t_kit.all import open_task

@@ -1,202 +1,463 @@
-"""Faulty live streams in real time: what is said of each, how soon, and what becomes of its words.
+"""Faulty live streams in real time, read from a page: what is said of each, how soon, and what becomes of its words.
 
     b2t demo --out DEMO
-    python benchmarks/live_faults.py DEMO [--kinds NAME ...] [--healthy MINUTES]
+    python benchmarks/live_faults.py DEMO [--kinds NAME ...] [--lanes 2]
+    python benchmarks/live_faults.py DEMO [WORLD ...] --healthy MINUTES [--busy 1]
 
-Each stream is the demo's validation recordings, healthy for eight seconds and then faulty for sixteen. A row says what
-states were shown, how many seconds after the first faulty bin the session first said something else than "live",
-and of the sentences that ended while the stream was faulty: words of finished ones, how many of these are right, how
-many are spoken aloud, and of how many sentences no words were finished. `--healthy` plays so many minutes without a
-fault and prints every alarm.
+Of each kind of `live_kinds.py` a program of its own sends the demo's validation recordings: eight seconds healthy, 26
+with the fault, and then healthy until a sentence is over that was said wholly after the repair. `b2t live --page`
+decodes it, and a headless Chromium has the page of the people around open. What a row says is read from that page: the
+state and the seconds from the first faulty bin until it says something else than "live"; of the sentences that ended
+from the fault to its repair the words finished, right, dotted and spoken aloud; the seconds from the repair to "live",
+and the words of the sentences after it. Results are kept in `--out`.
+
+`--healthy` plays so many minutes without a fault, to the decoders of several folders side by side, beside so many busy
+processes, and prints every alarm.
 """
+
 import argparse
+import itertools
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from live_kinds import KINDS, Kind
 from rapidfuzz.distance import Levenshtein
 
-from b2t_kit.data.dataset import BIN_SECONDS, Recordings
-from b2t_kit.live.session import LiveSession, Moment, open_decoder
-from b2t_kit.live.sources import LiveSource, Piece
+from b2t_kit.core.files import load_json, save_json
+from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.simulate.recordings import SimulateConfig, simulate
 from b2t_kit.text.phonemes import normalise
 
-HEALTHY, FAULTY = 400, 800  # bins
-rng = np.random.default_rng(5)
-ORDER = rng.permutation(512)
-ODD = np.arange(512) % 2 == 1
+RESULTS = Path(__file__).parent / "results/live_faults.json"
+ALARMS = ("damaged", "refused", "unsure", "untrusted", "no-data", "late", "failed", "connection-lost")
+ENOUGH = 0.8  # of the finished words are right: nothing needs to be told of a kind that is "believed"
+OUTAGE = 8.0  # seconds that a program is killed or stands still
+WATCH = """
+window.told = [];
+window.finished = [];
+window.aloud = [];
+try { localStorage.setItem("b2t live", JSON.stringify({aloud: true})); } catch { }
+window.SpeechSynthesisUtterance = function(text) { this.text = text; };
+speechSynthesis.getVoices = () => [{name: "Here", lang: "en-US", voiceURI: "here", localService: true}];
+speechSynthesis.speak = one => { aloud.push([Date.now() / 1000, one.text]); if (one.onend) one.onend(); };
+document.addEventListener("DOMContentLoaded", () => {
+  const state = document.getElementById("state");
+  const tell = () => {
+    const before = told[told.length - 1] || [];
+    const now = [Date.now() / 1000, state.dataset.state, state.textContent];
+    if (before[1] !== now[1] || before[2] !== now[2]) told.push(now);
+  };
+  new MutationObserver(tell).observe(state, {attributes: true, childList: true});
+  const add = item => finished.push({
+    time: Date.now() / 1000,
+    text: item.querySelector(".sentence").textContent,
+    doubt: item.classList.contains("doubt"),
+    dotted: document.querySelectorAll("#words .unsure, #words .unknown").length,
+  });
+  new MutationObserver(changes => changes.forEach(one => one.addedNodes.forEach(add)))
+    .observe(document.getElementById("sentences"), {childList: true});
+});
+"""
 
 
-def same(row: np.ndarray, bin: int) -> np.ndarray:
-    return row
+@dataclass
+class Seen:
+    "What a page showed of a stream, and what its sender did."
+
+    told: list[tuple[float, str, str]] = field(default_factory=list)  # time, state, line
+    finished: list[dict[str, Any]] = field(default_factory=list)
+    aloud: list[tuple[float, str]] = field(default_factory=list)  # time, text
+    events: list[dict[str, Any]] = field(default_factory=list)  # of the sender
+
+    def when(self, event: str) -> float:
+        "Return the time of an event; far away if it has not come."
+        return next((one["time"] for one in self.events if one["event"] == event), 1e12)
+
+    def meant(self, start: float, end: float) -> list[str]:
+        "Return the words of the sentences that were said for a third of a second of this time."
+        said = [one for one in self.events if one["event"] == "sentence"]
+        ends = [one["time"] for one in said[1:]] + [end]
+        spans = [(max(one["time"], start), min(over, end), one["said"]) for one, over in zip(said, ends)]
+        return [word for first, last, text in spans if last - first > 0.3 for word in normalise(text).split()]
+
+    def words(self, start: float, end: float) -> dict[str, int]:
+        "Count the words of the sentences that ended in some time."
+        counts = dict.fromkeys(("finished", "right", "dotted", "spoken", "unfinished"), 0)
+        before = start
+        for one in self.finished:
+            inside = start <= one["time"] < end
+            words = one["text"].split() if one["text"] != "(nothing)" else []
+            if inside and one["doubt"]:
+                counts["unfinished"] += bool(words)
+            elif inside:
+                blocks = Levenshtein.opcodes(words, self.meant(before, one["time"]))
+                same = sum(block.src_end - block.src_start for block in blocks if block.tag == "equal")
+                counts["finished"] += len(words)
+                counts["right"] += same
+                counts["dotted"] += min(one["dotted"], len(words))
+            before = max(start, one["time"])
+        texts = [text.removeprefix("Perhaps: ") for at, text in self.aloud if start <= at < end]
+        counts["spoken"] = sum(len(text.split()) for text in texts)
+        return counts
+
+
+def is_alarm(state: str) -> bool:
+    return state.replace(" ", "-") in ALARMS
+
+
+@dataclass
+class Row:
+    "A kind, and what was told of it."
+
+    name: str
+    right: str
+    state: str  # the first other than "live"
+    line: str  # the one that settles the verdict
+    seconds: float | None  # from the first faulty bin
+    finished: int
+    words_right: int
+    dotted: int
+    spoken: int
+    unfinished: int  # sentences that are shown as not finished
+    back: float | None  # seconds from the repair to "live"
+    after: int  # words finished of what was said after it
+    after_right: int
+    verdict: str
+
+
+def verdict(kind: Kind, told: Sequence[tuple[float, str, str]], words: dict[str, int]) -> tuple[str, str]:
+    """Return what the page did, and the line that says so.
+
+    `told` are the states from the fault to its repair, with seconds since the fault's first bin.
+    """
+    right = kind.right.split()
+    alarms = [one for one in told if is_alarm(one[1])]
+    wanted = [one for one in alarms if one[1].replace(" ", "-") in right or
+              ("believed" in right and one[1] in ("damaged", "unsure", "untrusted"))]
+    remarks = [one for one in told if kind.line and kind.line in one[2]]
+    if "live" in right:
+        if others := [one for one in alarms if one not in wanted]:
+            return "accused", others[0][2]
+        if kind.line and not remarks:
+            return "not told", told[-1][2] if told else "live"
+        if not wanted and words["right"] < ENOUGH * words["finished"]:
+            return "words wrong", "live"
+        line = remarks[0][2] if kind.line else wanted[0][2] if wanted else "live"
+        is_soon = not kind.line or remarks[0][0] <= kind.within
+        return ("told right" if is_soon else "told late"), line
+    if not alarms:
+        is_right = "believed" in right and words["right"] >= ENOUGH * words["finished"] > 0
+        return ("told right" if is_right else "not told"), "live"
+    if not wanted or (kind.line and not remarks):
+        return "told wrong", alarms[0][2]
+    line = next((one[2] for one in remarks if one in wanted), wanted[0][2])
+    return ("told right" if wanted[0][0] <= kind.within else "told late"), line
+
+
+def judge(name: str, kind: Kind, seen: Seen) -> Row:
+    fault = seen.when("fault")
+    repair = seen.when("repair")
+    # the sentence that goes on at the repair has faulty bins
+    whole = min((one["time"] for one in seen.events if one["event"] == "sentence" and one["time"] > repair + 0.5),
+                default=1e12)
+    words = seen.words(fault, whole + 0.2)
+    after = seen.words(whole + 0.2, 1e12)
+    told = [(at - fault, state, line) for at, state, line in seen.told if fault <= at < repair + 0.2]
+    others = [one for one in told if one[2] != "live"]
+    before = [line for at, state, line in seen.told if at < fault and is_alarm(state)]
+    later = [(at, state) for at, state, _ in seen.told if at >= repair]
+    at_repair = [state for at, state, _ in seen.told if at < repair][-1:]
+    is_back = not at_repair or not is_alarm(at_repair[0])
+    back = 0.0 if is_back else next((at - repair for at, state in later if state == "live"), None)
+    called, line = ("accused", before[0]) if before else verdict(kind, told, words)
+    return Row(
+        name, kind.right, others[0][1] if others else "live", line, others[0][0] if others else None,
+        words["finished"], words["right"], words["dotted"], words["spoken"], words["unfinished"],
+        back, after["finished"], after["right"], called,
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+class Proxy:
+    "Passes bytes between a receiver and a sender, until it stands still without a word."
+
+    def __init__(self, port: int, target: int) -> None:
+        self.target = target
+        self.passing = threading.Event()
+        self.passing.set()
+        self.sockets: list[socket.socket] = []
+        self.server = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self.server.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            self.sockets += [near, far]
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self.passing.wait()
+                sink.sendall(data)
+        for one in (source, sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def go_on(self) -> None:
+        "Let the connections go, so that new ones are made."
+        for one in self.sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self.passing.set()
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    "Yield a Chromium that notes what the page of the people around shows and speaks."
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for one in ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+                    "--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"):
+            options.add_argument(one)
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+@contextmanager
+def program(*command: object, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    "Run a program of Python with one thread, and end it."
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, *map(str, command)], env=environment, text=True, **more)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @dataclass(frozen=True)
-class Kind:
-    "What is wrong with a stream."
-    values: Callable[[np.ndarray, int], np.ndarray] = same  # (1, C) of a bin of the fault, counted from 0
-    number: Callable[[int], int] = int  # the sender's number of a bin of the fault
-    cue: Callable[[bool], bool] = bool
-    pause: float = 0.0  # seconds in which nothing arrives, once; then all comes at once
-    every: float = BIN_SECONDS  # seconds from a bin to the next
-    lasts: int = FAULTY  # bins
-    restarts: bool = False  # the sender starts again when the fault is over
-    foreign: bool = False  # bins of another participant
-    well: bool = False  # no fault: words should go on
+class World:
+    "A folder with recordings, those of a stranger, and a decoder."
+
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        decoder = self.folder / "decoder"
+        return decoder if decoder.is_dir() else self.folder / "run"
+
+    def prepare(self) -> None:
+        stranger = self.folder / "stranger"
+        if not stranger.is_dir():
+            config = SimulateConfig(sessions=1, trials=24, seed=99, difficulty=0.5, bins_per_phoneme=18.0)
+            simulate(stranger, config, progress=False)
 
 
-def only(mask: np.ndarray, value: float) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda row, bin: np.where(mask, np.float32(value), row)
+class Trial:
+    "One stream: its sender, the server that decodes it, and the page."
+
+    def __init__(self, driver: Any, world: World, name: str, bins: int | None = None) -> None:
+        self.driver = driver
+        self.world = world
+        self.name = name
+        self.kind = KINDS[name]
+        self.bins = bins
+        self.seen = Seen()
+        self.own = free_port()  # of the sender
+        self.port = free_port() if self.kind.process == "half-open" else self.own
+        self.proxy = Proxy(self.port, self.own) if self.kind.process == "half-open" else None
+
+    def play(self) -> Seen:
+        page = free_port()
+        command = ("-m", "b2t_kit", "live", "--run", self.world.run, "--data", self.world.folder / "data",
+                   "--source", f"127.0.0.1:{self.port}", "--page", "--port", page)
+        with ExitStack() as stack:
+            log = stack.enter_context(tempfile.TemporaryFile("w+"))
+            server = stack.enter_context(program(*command, stdout=log, stderr=log))
+            self._open(server, page, log)
+            self._send(stack)
+            time.sleep(0.5)
+            self.seen.told, self.seen.finished, self.seen.aloud = self.driver.execute_script(
+                "return [told, finished, aloud]")
+        return self.seen
+
+    def _open(self, server: subprocess.Popen[str], port: int, log: Any) -> None:
+        "Open the page, and wait until its decoder is ready."
+        end = time.monotonic() + 300
+        while time.monotonic() < end:
+            if server.poll() is not None:
+                log.seek(0)
+                raise SystemExit(f"b2t live: {log.read()[-2000:]}")
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except OSError:
+                time.sleep(0.5)
+                continue
+            if not self.seen.told:
+                self.driver.get(f"http://127.0.0.1:{port}/listen")
+            self.seen.told = self.driver.execute_script("return told")
+            if self.seen.told and self.seen.told[-1][1] == "waiting":
+                return
+            time.sleep(0.5)
+        raise SystemExit("b2t live: was not ready in five minutes")
+
+    def _send(self, stack: ExitStack) -> None:
+        self._follow(stack.enter_context(self._sender()))
+        if self.kind.process == "kill":
+            time.sleep(OUTAGE)
+            self._follow(stack.enter_context(self._sender("--repaired")))
+
+    def _sender(self, *more: str) -> Any:
+        bins = ("--bins", self.bins) if self.bins else ()
+        script = Path(__file__).with_name("live_kinds.py")
+        return program(script, self.world.folder / "data", self.name, "--stranger", self.world.folder / "stranger",
+                       "--address", f"127.0.0.1:{self.own}", *bins, *more, stdout=subprocess.PIPE)
+
+    def _follow(self, sender: subprocess.Popen[str]) -> None:
+        "Note what a sender says until it ends; make it fail at its fault, if its kind is that."
+        for line in sender.stdout or ():
+            event = json.loads(line)
+            self.seen.events.append(event)
+            if event["event"] != "fault" or not self.kind.process:
+                continue
+            if self.kind.process == "kill":
+                sender.kill()
+                return
+            if self.kind.process == "stop":
+                sender.send_signal(signal.SIGSTOP)
+                time.sleep(OUTAGE)
+                sender.send_signal(signal.SIGCONT)
+            if self.proxy:
+                self.proxy.passing.clear()
+                threading.Timer(OUTAGE, self.proxy.go_on).start()
 
 
-FIRST = np.arange(512) == 37
-KINDS = {
-    "no fault": Kind(well=True),
-    "NaN in one feature": Kind(only(FIRST, np.nan), well=True),
-    "1e4 in one feature": Kind(only(FIRST, 1e4), well=True),
-    "network stands still for 3 s": Kind(pause=3.0, well=True),
-    "sleep of 5 s": Kind(pause=5.0, well=True),
-    "cue on every bin": Kind(cue=lambda cue: True),
-    "number stands still": Kind(number=lambda bin: 0),
-    "number runs back": Kind(number=lambda bin: -bin),
-    "number of 2^63": Kind(number=lambda bin: 2**63),
-    "number counts samples": Kind(number=lambda bin: 600 * bin),
-    "100 bins a second": Kind(every=0.01),
-    "10 bins a second": Kind(every=0.1),
-    "NaN for 8 s, sender repaired": Kind(lambda row, bin: row * np.nan, lasts=400, restarts=True),
-    "hum of 8": Kind(lambda row, bin: row + np.float32(8 * np.sin(2.1 * bin + 0.01 * np.arange(512)))),
-    "hum of 2": Kind(lambda row, bin: row + np.float32(2 * np.sin(2.1 * bin + 0.01 * np.arange(512)))),
-    "quarter of the features flat": Kind(only(np.arange(512) < 128, 0.0)),
-    "raw counts": Kind(lambda row, bin: np.abs(3 * row).round()),
-    "noise only": Kind(lambda row, bin: rng.standard_normal(row.shape).astype(np.float32)),
-    "other participant": Kind(foreign=True),
-    "sign flipped": Kind(lambda row, bin: -row),
-    "channels permuted": Kind(lambda row, bin: row[:, ORDER]),
-    "channels shifted by one": Kind(lambda row, bin: np.roll(row, 1, 1)),
-    "arrays swapped": Kind(lambda row, bin: np.roll(row.reshape(4, 128), 1, 0).reshape(1, 512)),
-    "kinds swapped": Kind(lambda row, bin: np.roll(row, 256, 1)),
-    "offset of 1.4": Kind(lambda row, bin: row + np.float32(1.4)),
-    "half of the features drawn from others": Kind(lambda row, bin: np.where(ODD, row[:, ORDER], row)),
-}
+def play_all(worlds: Sequence[World], names: Sequence[str], lanes: int, bins: int | None = None) -> Iterator[tuple[
+        World, str, Seen]]:
+    "Yield what was seen of each kind, from so many browsers side by side."
+    waiting: queue.SimpleQueue[tuple[World, str]] = queue.SimpleQueue()
+    found: queue.SimpleQueue[tuple[World, str, Seen | BaseException]] = queue.SimpleQueue()
+    jobs = list(itertools.product(worlds, names))
+    for job in jobs:
+        waiting.put(job)
+
+    def work() -> None:
+        with browser() as driver:
+            while not waiting.empty():
+                with suppress(queue.Empty):
+                    world, name = waiting.get_nowait()
+                    try:
+                        found.put((world, name, Trial(driver, world, name, bins).play()))
+                    except BaseException as error:
+                        found.put((world, name, error))
+
+    threads = [threading.Thread(target=work) for _ in range(min(lanes, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    for _ in jobs:
+        world, name, seen = found.get()
+        if isinstance(seen, BaseException):
+            print(f"{name}: {seen!r}", flush=True)
+        else:
+            yield world, name, seen
+    for thread in threads:
+        thread.join()
 
 
-def load(folder: Path, day: str | None = None) -> tuple[str, list[tuple[np.ndarray, str]]]:
-    "The last day of some recordings, and its validation trials."
-    with Recordings(folder, "val") as recordings:
-        day = day or recordings.infos[-1].session
-        chosen = [index for index, info in enumerate(recordings.infos) if info.session == day]
-        return day, [(recordings.features(index), recordings.infos[index].sentence or "") for index in chosen]
+def cells(row: Row) -> str:
+    "Return a row of the table."
+    told = "" if row.seconds is None else f"{row.seconds:.1f}"
+    back = "never" if row.back is None else f"{row.back:.1f}"
+    right = " or ".join(one.replace("-", " ") for one in row.right.split())
+    line = re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", row.line).partition(";")[0]
+    numbers = f"{row.finished}, {row.words_right}, {row.dotted}, {row.spoken}"
+    return (f"| {row.name} | {right} | {line} | {told} | {numbers} | {row.unfinished} | {back} | "
+            f"{row.after_right} of {row.after} | {row.verdict} |")
 
 
-class Faulty(LiveSource):
-    "Trials one after the other in real time, with a fault."
-    num_features = 512
-
-    def __init__(self, kind: Kind, trials: list, others: list, bins: int) -> None:
-        self.kind, self.trials, self.bins = kind, trials, bins
-        self.others = np.concatenate([features for features, _ in others])
-        self.began: float | None = None  # when the fault began
-
-    def pieces(self, stop: threading.Event) -> Iterator[Piece]:
-        kind, sent, due = self.kind, 0, time.perf_counter()
-        paused = -1
-        while sent < self.bins:
-            for features, said in self.trials:
-                for at, row in enumerate(features):
-                    fault, stream = sent - HEALTHY, 1
-                    is_faulty = 0 <= fault < kind.lasts
-                    row, number, is_last = row[None], sent, at + 1 == len(features)
-                    cue = is_last
-                    if is_faulty:
-                        self.began = self.began or time.perf_counter()
-                        row = kind.values(self.others[None, fault % len(self.others)] if kind.foreign else row, fault)
-                        number = HEALTHY + kind.number(fault)
-                        cue = kind.cue(cue)
-                    if fault >= kind.lasts and kind.restarts:
-                        stream, number = 2, fault - kind.lasts
-                    due += kind.every if is_faulty else BIN_SECONDS
-                    if kind.pause and fault == 100 and paused != sent:
-                        paused = sent
-                        time.sleep(kind.pause)
-                    stop.wait(max(0.0, due - time.perf_counter()))
-                    if stop.is_set():
-                        return
-                    bins = np.ascontiguousarray(row, np.float32)
-                    yield Piece(number, bins, time.perf_counter(), stream, cue, said if is_last else "")
-                    sent += 1
-                if sent >= self.bins:
-                    return
+HEADER = """| stream | right | what the page said | after, s | words finished, right, dotted, spoken | not finished | \
+back, s | right after it | verdict |
+|---|---|---|--:|---|--:|--:|--:|---|"""
 
 
-class Seen:
-    "A watcher that notes states and finished sentences."
-
-    def __init__(self, source: Faulty) -> None:
-        self.source, self.first, self.finals = source, None, []
-        self.states: dict[str, str] = {}  # the first line of each state other than "live"
-
-    def show(self, moment: Moment) -> None:
-        now = time.perf_counter()
-        if self.source.began and moment.status.name not in ("live", "late") and not moment.over and self.first is None:
-            self.first = now - self.source.began
-        if not moment.over and moment.status.text != "live":
-            self.states.setdefault(moment.status.name, moment.status.text)
-        for update in moment.updates:
-            if update.final and self.source.began and self.source.began < now:
-                spoken = not (moment.fault or getattr(moment, "unsure", ""))
-                self.finals.append((update.sentence.split(), normalise(moment.said).split(),
-                                    bool(moment.fault), spoken))
-
-    def shown(self) -> str:
-        "The states shown, but those before the first bin and after the last one."
-        return "; ".join(text for name, text in self.states.items() if name not in ("warming up", "waiting"))
-
-
-def play(decoder, kind: Kind, trials: list, others: list, bins: int) -> Seen:
-    source = Faulty(kind, trials, others, bins)
-    seen = Seen(source)
-    LiveSession(decoder, source, [seen]).run()
-    return seen
+def play_healthy(worlds: Sequence[World], minutes: float, busy: int) -> None:
+    "Play streams without a fault to the end, and print every alarm, with what was read and meant then."
+    bins = int(minutes * 60 / BIN_SECONDS)
+    with ExitStack() as stack:
+        for _ in range(busy):
+            stack.enter_context(program("-c", "while True: pass"))
+        for world, _, seen in play_all(worlds, ["no fault"], len(worlds), bins):
+            start = seen.when("sentence")
+            alarms = [(at, line) for at, state, line in seen.told
+                      if start < at < seen.when("end") and is_alarm(state)]
+            print(f"{world.folder.name}: {minutes:g} minutes beside {busy} busy processes, {len(seen.finished)} "
+                  f"sentences, {seen.words(0.0, 1e12)}; {len(alarms)} alarms", flush=True)
+            for at, line in alarms:
+                finals = [one for one in seen.finished if one["time"] < at + 0.1]
+                before = finals[-2]["time"] if len(finals) > 1 else start
+                read = f"{finals[-1]['text']!r} of {seen.meant(before, finals[-1]['time'])}" if finals else ""
+                print(f"    {at - start:.0f} s: {line}: {read}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demo", type=Path)
-    parser.add_argument("--run", type=Path, help="another run than the demo's decoder")
-    parser.add_argument("--data", type=Path, help="its recordings")
+    parser.add_argument("folders", type=Path, nargs="+", help="with data, and decoder or run")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--lanes", type=int, default=1, help="streams side by side")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--healthy", type=float, default=0.0, help="minutes")
+    parser.add_argument("--busy", type=int, default=0, help="busy processes beside healthy streams")
+    parser.add_argument("--table", action="store_true", help="print what is kept in --out, and play nothing")
     options = parser.parse_args()
-    data = options.data or options.demo / "data"
-    day, trials = load(data)
-    decoder = open_decoder(options.run or options.demo / "decoder", day, exclude=tuple(said for _, said in trials))
-    decoder.warm_up()
-    with tempfile.TemporaryDirectory() as folder:
-        other = SimulateConfig(sessions=1, trials=24, seed=99, difficulty=0.5, bins_per_phoneme=18.0)
-        simulate(folder + "/data", other, progress=False)
-        _, others = load(Path(folder) / "data")
-    if options.healthy:
-        seen = play(decoder, Kind(well=True), trials, others, int(options.healthy * 60 / BIN_SECONDS))
-        print(f"{len(seen.finals)} sentences, states: {seen.shown() or 'live'}; "
-              f"{sum(not spoken for *_, spoken in seen.finals)} not spoken, "
-              f"{sum(one[2] for one in seen.finals)} not finished")
+    if options.table:
+        print(HEADER, *(cells(Row(**row)) for row in load_json(options.out).values()), sep="\n")
         return
-    print("| stream | states shown | told after | words finished | right | spoken | sentences not finished |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for name in options.kinds:
-        seen = play(decoder, KINDS[name], trials, others, HEALTHY + FAULTY)
-        finished = [one for one in seen.finals if not one[2]]
-        words = sum(len(words) for words, *_ in finished)
-        right = sum(len(words) - min(Levenshtein.distance(words, said), len(words)) for words, said, *_ in finished)
-        spoken = sum(len(words) for words, *_, spoken in finished if spoken)
-        told = "" if seen.first is None else f"{seen.first:.1f} s"
-        print(f"| {name} | {seen.shown()[:160] or 'live'} | {told} | {words} | {right} | {spoken} | "
-              f"{len(seen.finals) - len(finished)} |", flush=True)
+    worlds = [World(folder) for folder in options.folders]
+    for world in worlds:
+        world.prepare()
+    if options.healthy:
+        play_healthy(worlds, options.healthy, options.busy)
+        return
+    results = load_json(options.out) if options.out.is_file() else {}
+    print(HEADER)
+    for _, name, seen in play_all(worlds[:1], options.kinds, options.lanes):
+        row = judge(name, KINDS[name], seen)
+        results[name] = asdict(row)
+        print(cells(row), flush=True)
+        save_json(options.out, {one: results[one] for one in KINDS if one in results})
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ LEFT_OUT = {
     "certainty": "needs outputs of real decoders",
     "merge": "needs outputs of real decoders",
     "decoding flashlight": "needs flashlight-text",
-    "live_faults": "needs a demo",
+    "live_belief": "trains nine decoders",
+    "live_faults": "needs a demo and Chromium",
+    "live_kinds": "sends to live_faults",
     "live_pictures": "needs a demo and Chromium",
 }
 

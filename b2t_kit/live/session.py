@@ -235,6 +235,9 @@ class PlainSession:
                 self.troubles[f"{type(watcher).__name__}: {error!r}"] += 1
 
 # %% ../../nbs/live/session.ipynb #6af85c25
+_YOUNG = 100  # bins since a sentence's first word
+
+
 class JudgedSession(PlainSession):
     "A session that judges the signal and its own words."
 
@@ -245,6 +248,7 @@ class JudgedSession(PlainSession):
         pace = 0 if source.waits else source.pace
         self.quality = Quality(decoder.features, not decoder.norm, pace)
         self.belief = Belief(getattr(decoder, "expected_loss", 0.0))
+        self.words_since = 0  # bins before the first word of the sentence that is open
         # as they were a moment ago
         self._refused = Counter[str]()
         self._status = Status("", "")
@@ -294,6 +298,9 @@ class JudgedSession(PlainSession):
         state.decoding = piece.arrived
         if len(piece.bins) and not self.bridge.fault(piece):
             state.received = time.perf_counter()
+            # the last three seconds are good, and so all words of a sentence that is younger
+            if not state.fault and self.bins - self.words_since < _YOUNG:
+                state.sentence_fault = ""
             state.fault = self.quality.take(piece)
             state.sentence_fault = state.fault or state.sentence_fault
         self.bridge.broken = self.quality.broken
@@ -302,11 +309,6 @@ class JudgedSession(PlainSession):
         state.remark = self.quality.remark or self.bridge.remark
         return pieces
 
-    def _decode(self, piece: Piece) -> None:
-        super()._decode(piece)
-        if piece.ends_sentence:  # the sentence is over, also if it had no words
-            self.state.sentence_fault = ""
-
     def _moment(self, bins: np.ndarray, arrived: float, **more: Any) -> Moment:
         state = self.state
         updates = [*more.pop("updates", ())]
@@ -314,12 +316,15 @@ class JudgedSession(PlainSession):
         for index, update in enumerate(updates):
             if update.final:
                 evidence = word_evidence(self.decoder, update)
-                state.belief = self.belief.add(evidence)
+                if not state.sentence_fault:  # words of a bad signal say nothing of the next ones
+                    state.belief = self.belief.add(evidence)
                 unknown = unknown_words(evidence)
                 if evidence:
                     words = lower_confidences(update.words, evidence, unknown)
                     updates[index] = replace(update, words=words)
         has_ended = any(update.final for update in updates)
+        if updates and (updates[-1].final or not updates[-1].words):
+            self.words_since = self.bins
         self._status = self.status()
         moment = Moment(
             bins,

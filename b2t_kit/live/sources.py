@@ -462,8 +462,9 @@ def judge_numbers(numbers: np.ndarray) -> str:  # (N,) of the last bins, in the 
         return _STANDS
     gains = gains[gains > 0]
     low, high = np.percentile(gains, (10, 90)) if len(gains) >= _EVERY else (1, 1)
-    if (gains >= _JUDGED).sum() > _BY_CHANCE or low == high > 1:
-        step = np.median(gains)
+    jumps = gains[gains >= _JUDGED]
+    if len(jumps) > _BY_CHANCE or low == high > 1:
+        step = np.median(jumps if len(jumps) else gains)
         return f"the numbers of the bins go up by {step:.0f} from one to the next, 1 wanted"
     num_lost = int((gains[gains < _JUDGED] - 1).sum())  # more at once are a gap
     num_bins = num_lost + len(numbers)

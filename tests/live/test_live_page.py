@@ -22,6 +22,7 @@ from b2t_kit.decode.search import BeamSearch
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.devices.select import open_device
 from b2t_kit.importers.kept import KeptSession
+from b2t_kit.live.belief import WordEvidence
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
@@ -211,6 +212,21 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
     assert {"restart", "sender", "cue"} <= {one["reason"] for one in ends}
     assert "stall" in {one["reason"] for one in events if one["event"] == "unfinished" and one["doubt"]}
     assert [" ".join(word for word, _ in one["words"]) for one in ends] == [one for _, one in session.sentences]
+
+
+def test_words_of_a_bad_signal_are_no_reason_to_doubt_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a decoder lacks in words that it made of hum says nothing of those after the repair."""
+    lacking = [WordEvidence("", 100.0, 5)] * 3
+    monkeypatch.setattr("b2t_kit.live.session.word_evidence", lambda *given: lacking)
+    final = Words().update("cue", tuple((word, 0.995) for word in ("come", "here", "now")))
+    session = quiet_session()
+    session.state.sentence_fault = "hum"
+    session._tell(NO_BINS, updates=[final])
+    assert session.state.belief == ""
+    session._tell(NO_BINS, updates=[final])
+    assert session.state.belief == "untrusted"
 
 
 def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path) -> None:
