@@ -146,7 +146,8 @@ def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
     run = tiny()
     task = SpeechTask(tmp_path / "data", run.task)
     with open_device("cpu") as device:
-        shapes = SpeechTask(Lengths(tuple(task._train_batches(run.train, device).buckets), num_days=1), run.task)
+        batches = task.made.to_train(task.train, task.config, run.train, device)
+        shapes = SpeechTask(Lengths(tuple(batches.buckets), num_days=1), run.task)
         ours, theirs = (plan_task(one, run.train, device) for one in (task, shapes))
     task.close()
     assert ours.total == pytest.approx(theirs.total, rel=0.02)
