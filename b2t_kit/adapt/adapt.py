@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -278,14 +279,10 @@ class AdaptedNetwork:
 class Learner(AdaptedNetwork):
     "A decoder that takes steps on lessons; only its adapted parameters change."
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        device: Device,
-        adapt: AdaptConfig = AdaptConfig(),
-    ) -> None:
-        super().__init__(decoder, device, adapt)
-        self.lessons = deque[Lesson](maxlen=adapt.recent)  # of this day, the latest last
+    @cached_property
+    def lessons(self) -> deque[Lesson]:
+        "Those of this day, the latest last."
+        return deque(maxlen=self.adapt.recent)
 
     def in_training(self, stretch: Stretch, frames: int, bins: int) -> Stretch:
         "Return a stretch in the frames of training, which smooths whole trials; `padding` \"valid\" decodes fewer."
@@ -374,17 +371,13 @@ class DayLearner(Learner):
     "A learner that goes from day to day, and can go back to the morning of a day that harmed."
 
     undoes = True  # whether a day that harmed is undone
+    session = ""
+    morning: dict[str, torch.Tensor]  # `tensors` from when the day began
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        device: Device,
-        adapt: AdaptConfig = AdaptConfig(),
-    ) -> None:
-        super().__init__(decoder, device, adapt)
-        self.session = ""
-        self.morning: dict[str, torch.Tensor] = {}  # `tensors` from when the day began
-        self.evidence = list[Evidence]()  # of the day's trials
+    @cached_property
+    def evidence(self) -> list[Evidence]:
+        "What the day's trials say for and against its steps."
+        return []
 
     def shares_layer(self, session: str) -> bool:
         "Return whether a session has the layer of the one before."
