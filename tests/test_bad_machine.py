@@ -136,6 +136,40 @@ def test_fake_tensors_are_left() -> None:
     python("-c", INTERRUPTED_TRACES, timeout=300)
 
 
+INTERRUPTED_LOCKS = """
+import io, os, random, shutil, signal, sys, time
+from pathlib import Path
+from b2t_kit.core.files import atomic_folder, locked, new_folders, written_aside
+from b2t_kit.core.program import run_program
+
+here, chance = Path("here"), random.Random(0)
+
+def action():
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0002, 0.006))
+    while True:
+        with new_folders(here / "new"), locked(here / "new/x", wait=True), written_aside(here / "new/x") as file:
+            file.write(b"1")
+            time.sleep(0.002)
+        with atomic_folder(here / "z") as folder:
+            (folder / "y").write_text("2")
+            time.sleep(0.002)
+        shutil.rmtree(here / "z")
+
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+sys.stderr = io.StringIO()
+for number in range(400):
+    here.mkdir()
+    assert run_program(action) == 128 + signal.SIGTERM
+    assert not list(here.rglob(".*")), (number, list(here.rglob(".*")))
+    shutil.rmtree(here)
+"""
+
+
+def test_locks_are_left(tmp_path: Path) -> None:
+    """Signals while a file is locked, written and unlocked leave no file of the lock and nothing half-written."""
+    python("-c", INTERRUPTED_LOCKS, timeout=300, cwd=tmp_path)
+
+
 def failed_on(words: str, capsys: pytest.CaptureFixture) -> int:
     """The status of a command that a disk may stop; it says so in one line."""
     capsys.readouterr()

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['sync_folder', 'unfinished', 'written_aside', 'write_atomically', 'save_json', 'open_own', 'remove_leftovers',
-           'locked', 'check_writable', 'atomic_folder', 'known_mistake', 'regular_file', 'clear_way', 'repeated',
-           'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png', 'new_folders',
-           'check_target', 'existing', 'free_bytes', 'Platform', 'platform']
+           'locked', 'wait_for_lock', 'check_writable', 'atomic_folder', 'known_mistake', 'regular_file', 'clear_way',
+           'repeated', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png',
+           'new_folders', 'check_target', 'existing', 'free_bytes', 'Platform', 'platform']
 
 # %% ../../nbs/core/files.ipynb #1afd829f
 def sync_folder(folder: Path) -> None:
@@ -155,6 +155,11 @@ def locked(
         os.close(handle)
 
 # %% ../../nbs/core/files.ipynb #ecaa23a8
+def wait_for_lock(seconds: float) -> None:
+    "Sleep before another look at a lock; a signal stops a program here, and nowhere else in `locked`."
+    time.sleep(seconds)
+
+
 def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open file; None if there are no locks
     "Lock a file, and write into it which process has it."
     waited = False
@@ -178,7 +183,7 @@ def _lock(path: Path, output: str | Path, wait: bool) -> int | None:  # an open 
                 flush=True,
             )
             waited = True
-        time.sleep(0.0 if taken else _LOOK_EVERY)
+        wait_for_lock(0.0 if taken else _LOOK_EVERY)
     with suppress(OSError):  # a full disk
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())

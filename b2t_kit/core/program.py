@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import io
 import os
 import pkgutil
@@ -31,6 +32,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from .errors import KitError, printable, printed_plainly
+from .files import locked, wait_for_lock
 from .processes import _tell_others, lost_contact
 
 # %% auto #0
@@ -62,7 +64,8 @@ _TOLD_FROM = 5  # items after which it is told how long the rest takes
 def report_progress(line: str) -> None:
     "Print the next activity on standard error; a progress bar is drawn again below it."
     write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
-    write(line, file=sys.stderr)
+    # the line and its end at once: a signal may come in between
+    write(f"{line}\n", file=sys.stderr, end="")
     sys.stderr.flush()
 
 
@@ -116,6 +119,8 @@ def track_progress(
 _ENTERED = "/torch/", "/tqdm/std.py"
 # torch's C++ calls these; an exception there may abort the process
 _FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
+# what `with locked(...)` runs when it is entered and left
+_LOCKS = inspect.unwrap(locked).__code__
 
 # %% ../../nbs/core/program.ipynb #97595e9c
 def _loses_exceptions(frame: types.FrameType | None) -> bool:
@@ -129,7 +134,9 @@ def _loses_exceptions(frame: types.FrameType | None) -> bool:
             or file.endswith("/torch/_compile.py")
         ):
             return True
-        if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
+        if frame.f_code is wait_for_lock.__code__:
+            return False
+        if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name or _locks(frame):
             return True
         caller = (
             frame.f_back.f_code.co_filename
@@ -142,6 +149,14 @@ def _loses_exceptions(frame: types.FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _locks(frame: types.FrameType) -> bool:
+    "Return whether a frame is locking or unlocking a file, or is about to."
+    if frame.f_code.co_filename != contextlib.__file__:
+        return frame.f_code is _LOCKS
+    generator = getattr(frame.f_locals.get("self"), "gen", None)
+    return getattr(generator, "gi_code", None) is _LOCKS
 
 # %% ../../nbs/core/program.ipynb #94dbb549
 @contextmanager

@@ -24,6 +24,7 @@ import torch
 from ..core.errors import KitError
 from ..core.files import as_png, read_text, save_json, write_atomically
 from ..core.processes import child_environment, end_with_parent
+from ..core.program import report_progress
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best
@@ -209,11 +210,9 @@ def train_side_by_side(
                 if seed not in statuses and process.poll() is not None:
                     statuses[seed] = process.returncode
                     if reason := exit_reason(folders[seed], process.returncode):
-                        print(
+                        report_progress(
                             f"seed {seed} died with {reason}; the others go on, and "
-                            "--resume brings it back",
-                            file=sys.stderr,
-                            flush=True,
+                            "--resume brings it back"
                         )
             board.show()
             time.sleep(0.2)
