@@ -2,6 +2,7 @@
 import copy
 import json
 import runpy
+import zipfile
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -109,3 +110,7 @@ def test_published_weights_have_a_row(tmp_path: Path) -> None:
     row["who"] = "somebody"
     path.write_text(json.dumps(row))
     assert BOARD["read_row"](path)["errors"]["all trials"]["per"]["total"] > 0
+    status, said, *_ = b2t("doctor --bundle base --out report.zip")
+    assert status == 0, said
+    with zipfile.ZipFile(tmp_path / "report.zip") as archive:
+        assert f"report/{path.name}" in archive.namelist()

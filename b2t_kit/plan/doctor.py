@@ -944,6 +944,7 @@ _BUNDLED = (
     "eval/*/result.json",
     "eval/*/report.txt",
     "decode/*/result.json",
+    "report/*.row.json",
     "plan*",
     "preflight*",
     "preflight/*",
@@ -1019,6 +1020,19 @@ def _machine_facts() -> dict[str, Any]:
     }
 
 # %% ../../nbs/plan/doctor.ipynb #3937c5ef
+def _check_reportable(run: Path) -> None:
+    "Raise `KitError` for a folder that is no run, and in which no decoder was scored."
+    has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
+    is_run = (run / "config.json").is_file() and has_records
+    scores = "eval/*/result.json", "decode/*/result.json", "report/*.row.json"
+    is_scored = any(any(run.glob(pattern)) for pattern in scores)
+    if not (is_run or is_scored or (run / "seeds.json").is_file()):
+        raise KitError(
+            f"{run}: has nothing to report: a run has config.json, and metrics.jsonl or "
+            "checkpoints; weights have been scored by b2t report or b2t eval"
+        )
+
+
 def _bundled_files(run: Path) -> Iterator[Path]:
     "Yield the files of a run, and of its seeds, that a report has."
     for pattern in _BUNDLED:
@@ -1058,16 +1072,12 @@ def _readme_of(names: Iterable[str], left_out: Sequence[str]) -> str:
 
 # %% ../../nbs/plan/doctor.ipynb #fc2710ec
 def bundle_run(
-    run: str | Path,  # a run folder, or the folder of several seeds
+    run: str | Path,  # a run folder, that of several seeds, or of weights that were scored
     out: str | Path | None = None,  # the archive, or a folder for it; None: beside the run folder
 ) -> Path:  # the archive
     "Pack a run for a report."
     run = Path(run)
-    has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
-    if not ((run / "config.json").is_file() and has_records) and not (run / "seeds.json").is_file():
-        raise KitError(
-            f"{run}: is not a run folder; it needs config.json, and metrics.jsonl or checkpoints"
-        )
+    _check_reportable(run)
     target = run.resolve().parent if out is None else Path(out)
     target = target / f"{run.resolve().name}-report.zip" if target.is_dir() else target
     if target.suffix != ".zip":

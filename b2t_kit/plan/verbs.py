@@ -230,8 +230,8 @@ def doctor(
     # test a device: a small decoder's loss and gradient against float64, training steps, memory
     # before and after
     device: Literal["auto", "cpu", "cuda", "xla", "tpu"] | None = None,
-    # write one archive about this run for a bug report: versions, memory plan, metrics and log; it
-    # holds no recordings
+    # write one archive about this run, or about weights that were scored, for a report: versions,
+    # memory plan, metrics, scores and log; it holds no recordings
     bundle: str | Path | None = None,
     # with --bundle: archive to write, or a folder for it; default: beside the run folder
     out: str | Path | None = None,
