@@ -197,10 +197,15 @@ class Looks:
         return float(np.median(self.rates)) if len(self.rates) >= 8 else 0.0
 
     @property
+    def halves(self) -> list[Moments]:
+        "The bins of the even trials, and of the odd ones."
+        both = zip(*self.blocks.values())
+        return [sum(parts, Moments(self.columns)) for parts in both]
+
+    @property
     def total(self) -> Moments:
         "All bins."
-        halves = [half for both in self.blocks.values() for half in both]
-        return sum(halves, Moments(self.columns))
+        return sum(self.halves, Moments(self.columns))
 
     @property
     def steps(self) -> np.ndarray:  # (groups,); NaN where no column changes
@@ -293,6 +298,7 @@ def of_columns(day: Looks) -> Iterator[tuple[str, str]]:
 
 # %% ../../nbs/data/check.ipynb #f06af76e
 _SMALLEST_GROUP = 16  # columns that can be told apart by their skewness
+_SURE = 0.5  # similarity of two halves from which they are told apart; with 0.4, one healthy day in 120 was accused
 
 
 def standing(moments: Moments, groups: int) -> np.ndarray:  # (groups, C / groups), 0 to 1
@@ -309,6 +315,11 @@ def similarity(one: np.ndarray, other: np.ndarray) -> np.ndarray:  # (..., N) ea
     other = other - other.mean(axis=-1, keepdims=True)
     sizes = np.square(one).sum(axis=-1) * np.square(other).sum(axis=-1)
     return (one * other).sum(axis=-1) / np.sqrt(np.maximum(sizes, 1e-12))
+
+
+def _own_similarity(halves: Sequence[Moments], groups: int) -> np.ndarray:  # (groups,)
+    "Return how alike two halves of the same trials are; without that, skewness does not tell columns apart."
+    return similarity(*(standing(half, groups) for half in halves))
 
 # %% ../../nbs/data/check.ipynb #2f92b7f3
 def _other_scale(block: int, here: Moments, there: Moments) -> str:
@@ -328,16 +339,16 @@ def _other_scale(block: int, here: Moments, there: Moments) -> str:
 
 
 def _other_order(
-    day: Looks, block: int, parts: Sequence[Moments]  # two halves of the rest of the day, block, rest
+    day: Looks, block: int, here: Sequence[Moments], there: Sequence[Moments]  # two halves each
 ) -> str:
     "Return which columns of a block have another order than in the rest of the day; empty if none."
     size = day.columns // day.groups
-    if size < _SMALLEST_GROUP or not min(half.bins for half in parts[:2]):
+    if size < _SMALLEST_GROUP or not min(half.bins for half in (*here, *there)):
         return ""
-    ranks = [standing(part, day.groups) for part in parts]
-    # where one half of the rest is as the other, skewness tells electrodes apart
-    sure = similarity(ranks[0], ranks[1]) > 0.4
-    odd = np.flatnonzero(sure & (similarity(ranks[2], ranks[3]) < 0.2))
+    own = [_own_similarity(part, day.groups) for part in (here, there)]
+    whole = [standing(one + other, day.groups) for one, other in (here, there)]
+    sure = np.min(own, axis=0) > _SURE
+    odd = np.flatnonzero(sure & (similarity(*whole) < 0.2))
     if not len(odd):
         return ""
     return (
@@ -362,7 +373,7 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
         rest = [sum(others[side::2], Moments(day.columns)) for side in (0, 1)]
         if len(others) == 1:
             rest = next(list(both) for name, both in day.blocks.items() if name != block)
-        if line := _other_order(day, block, (*rest, here, there)):
+        if line := _other_order(day, block, halves, rest):
             yield "order", line
 
 # %% ../../nbs/data/check.ipynb #865a49b0
@@ -458,7 +469,10 @@ def _other_electrodes(
         fits = np.median(each, axis=0)
         pairs = [similarity(ranks[one], ranks[other]) for one, other in combinations(others, 2)]
         usual = np.median(pairs, axis=0)
-        odd = np.flatnonzero((usual > 0.6) & (fits.diagonal() < 0.15))
+        # of two days that drift has changed alike, a third may differ by itself
+        alike = usual > (0.6 if len(others) > 2 else 0.8)
+        sure = alike & (_own_similarity(days[index].halves, groups) > _SURE)
+        odd = np.flatnonzero(sure & (fits.diagonal() < 0.15))
         if not len(odd):
             continue
         first = int(odd[0])
