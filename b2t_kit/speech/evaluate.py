@@ -40,6 +40,15 @@ from ..text.metrics import reliability, reliability_line, selection_key, with_no
 from ..text.phonemes import PHONEMES
 from ..training.run import RESUME
 
+# %% ../../nbs/speech/evaluate.ipynb #0002bc7b
+def _excess_of(trial: GreedyTrial) -> float:  # nats a label; NaN if the trial says nothing
+    "Return by how much the labels of a trial are less likely than what is decoded."
+    if not (math.isfinite(trial.loss) and trial.true and len(trial.logits)):
+        return math.nan
+    decoded = np.array(trial.decoded, np.int64)
+    own = label_loss(trial.logits.astype(np.float64), decoded, 1.0)
+    return (trial.loss - own) / len(trial.true)
+
 # %% ../../nbs/speech/evaluate.ipynb #eabde93d
 _FEWEST_STRANGE = 5  # trials of a day or block
 _LEAST_EXCESS = 1.5  # nats a label, by which labels are less likely than what is decoded
@@ -47,38 +56,30 @@ _LEAST_EXCESS = 1.5  # nats a label, by which labels are less likely than what i
 
 def strange_labels(trials: Sequence[GreedyTrial]) -> list[str]:  # a line for each day, or block
     "Return the days and blocks whose labels are as if they were of other trials."
-    excess = {}
-    for index, trial in enumerate(trials):
-        if math.isfinite(trial.loss) and trial.true and len(trial.logits):
-            own = label_loss(
-                trial.logits.astype(np.float64), np.array(trial.decoded, np.int64), 1.0
-            )
-            excess[index] = (trial.loss - own) / len(trial.true)
-    groups = dict[tuple[str, int | None], list[float]]()
-    for index, value in excess.items():
-        info = trials[index].info
-        groups.setdefault((info.session, None), []).append(value)
-        groups.setdefault((info.session, info.block), []).append(value)
+    excess = np.array([_excess_of(trial) for trial in trials])
+    says = ~np.isnan(excess)
+    excess = excess[says]
+    infos = [trial.info for trial, one in zip(trials, says) if one]
+    days = [(info.session, None) for info in infos]
+    blocks = [(info.session, info.block) for info in infos]
     lines = list[str]()
     strange = set[str]()
-    days_first = sorted(groups.items(), key=lambda item: item[0][1] is not None)
-    for (session, block), values in days_first:
-        rest = []
-        for index, value in excess.items():
-            info = trials[index].info
-            is_other_block = block is not None and info.block != block
-            if info.session != session or is_other_block:
-                rest.append(value)
-        if session in strange or min(len(values), len(rest)) < _FEWEST_STRANGE:
+    for session, block in dict.fromkeys([*days, *blocks]):
+        is_own = np.array(
+            [info.session == session and block in (None, info.block) for info in infos]
+        )
+        own = excess[is_own]
+        rest = excess[~is_own]
+        if session in strange or min(len(own), len(rest)) < _FEWEST_STRANGE:
             continue
         usual = float(np.median(rest))
-        spread = 1.4826 * float(np.median(np.abs(np.array(rest) - usual)))
-        found = float(np.median(values))
+        spread = 1.4826 * float(np.median(np.abs(rest - usual)))
+        found = float(np.median(own))
         if found > max(_LEAST_EXCESS, 4 * usual, usual + 6 * spread):
             strange.add(session)
             where = session if block is None else f"{session}, block {block}"
             lines.append(
-                f"{where}: the labels of {len(values)} trials are {found:.2g} nats a label less "
+                f"{where}: the labels of {len(own)} trials are {found:.2g} nats a label less "
                 f"likely than what is decoded, {usual:.2g} elsewhere; are they the labels of "
                 "these trials, in this order?"
             )
