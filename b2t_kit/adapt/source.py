@@ -122,7 +122,7 @@ ADAPTED = 4
 # %% ../../nbs/adapt/source.ipynb #6ff97eb9
 @dataclass(frozen=True)
 class AdaptedRun(RunLogits):
-    "A run whose decoder learns from each trial after it is decoded, and that is decoded as adapted on the days that gained."
+    "A run whose decoder learns from each trial after it is decoded; days that gained are decoded as adapted."
 
     adapt: AdaptConfig = field(kw_only=True)
 
