@@ -8,7 +8,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN
            'open_file', 'open_member', 'open_trial', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
-           'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint']
+           'Recordings', 'show_sessions', 'browse_trials', 'trial_digests', 'data_fingerprint']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -784,37 +784,6 @@ def browse_trials(recordings: Recordings) -> "interactive":
     browser = ipywidgets.interactive(draw, session=list(days), trial=numbers, colours=colours)
     display(browser, draw(next(iter(days)), 0, 3.0))
     return browser
-
-# %% ../../nbs/01_dataset.ipynb #cad51f8e
-_SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN
-
-
-class RunningNorm:
-    "Z-scores bins with the mean and variance of the bins before them."
-
-    # bins after which the past has lost its weight: five minutes, about twenty sentences
-    memory = 300 / BIN_SECONDS
-    carried = 30 / BIN_SECONDS  # bins that count of the past when a block begins
-
-    def __init__(self, channels: int) -> None:
-        self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
-        self.mean = np.zeros(channels)
-        self.variance = np.ones(channels)
-
-    def block(self) -> None:
-        "Begin a block: it starts from the statistics of the block before, and soon outweighs them."
-        self.count = min(self.count, self.carried)
-
-    def push(self, bins: np.ndarray) -> np.ndarray:  # (N, C) float32
-        "Normalise the next bins, and learn from each after it is normalised."
-        normal = np.empty_like(bins, np.float32)
-        for number, row in enumerate(bins):
-            gap = row - self.mean
-            normal[number] = gap / np.sqrt(np.maximum(self.variance, _SMALLEST**2))
-            self.count = min(self.count + 1, self.memory)
-            self.mean = self.mean + gap / self.count
-            self.variance = self.variance + (gap * (row - self.mean) - self.variance) / self.count
-        return normal
 
 # %% ../../nbs/01_dataset.ipynb #01326b2c
 def trial_digests(
