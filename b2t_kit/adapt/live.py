@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from b2t_kit.adapt.adapt import (
-    AdaptConfig, Learner, Lesson, Stretch, sure_stretches,
+    AdaptConfig, Learner, Stretch, sure_stretches,
 )
 from ..core.errors import KitError
 from ..decode.files import Hypothesis
@@ -279,13 +279,8 @@ class LiveAdaptation(LiveChoice):
         self._learn(said, [whole], is_known=True)
 
     def _learn(self, said: Finished, stretches: Sequence[Stretch], is_known: bool) -> None:
-        learner = self.learner
-        trained = [
-            learner.in_training(one, said.frames, len(said.features)) for one in stretches
-        ]
-        fitting = tuple(one for one in trained if one.fits)
-        lesson = Lesson(said.features, fitting, is_known)
-        if learner.learn(lesson, ("live", said.number, self.learned)) == "with a step":
+        lesson = self.learner.lesson(said.features, stretches, said.frames, is_known)
+        if self.learner.learn(lesson, ("live", said.number, self.learned)) == "with a step":
             self.learned += 1
             self._choose()
 

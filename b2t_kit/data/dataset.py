@@ -8,8 +8,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN
            'open_file', 'open_member', 'open_trial', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
-           'TrialIndex', 'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests',
-           'data_fingerprint']
+           'Recordings', 'show_sessions', 'browse_trials', 'trial_digests', 'data_fingerprint']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -631,9 +630,9 @@ def index_file(
         except Fault as fault:
             yield fault
 
-# %% ../../nbs/01_dataset.ipynb #7ba52939
-class TrialIndex(AbstractContextManager):
-    "The trials of one split, in the order of days, and the open files that they are in."
+# %% ../../nbs/01_dataset.ipynb #3b612d26
+class Recordings(AbstractContextManager):
+    "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
 
     def __init__(
         self,
@@ -659,26 +658,31 @@ class TrialIndex(AbstractContextManager):
         self.sessions = list(dict.fromkeys(session for _, session in days))
         if unknown := set(sessions or ()) - set(self.sessions):
             raise KitError(f"{self.folder}: has no session '{min(unknown)}'")
-        first: dict[Path, Path] = {}  # folder -> its first file
         for root, session in days:
             path = root / session / f"data_{split}.hdf5"
-            if sessions is not None and session not in sessions or not os.path.lexists(path):
-                continue
-            file = self._files[path] = open_file(path)
-            signal = read_signal(file)
-            expected = self.signals.setdefault(root, signal)
-            if message := signal_difference(signal, first.setdefault(root, path), expected):
-                raise Fault(path, "", "", message)
-            for info in index_file(file, self.sessions.index(session), split != "test", signal, {}):
-                if isinstance(info, Fault):
-                    raise info
-                self.infos.append(info)
+            is_selected = sessions is None or session in sessions
+            if is_selected and os.path.lexists(path):
+                self._add_file(root, path, self.sessions.index(session))
         if not self.infos:
             raise KitError(
                 f"{self.folder}: no day has data_{split}.hdf5, so there are no {split} trials"
             )
         # of the widest trials
         self.signal = max(self.signals.values(), key=lambda signal: signal.num_features)
+
+    def _add_file(self, root: Path, path: Path, day: int) -> None:
+        "Open a file of a folder, and index its trials."
+        file = open_file(path)
+        self._files[path] = file
+        signal = read_signal(file)
+        expected = self.signals.setdefault(root, signal)
+        first = next(one for one in self._files if one.parents[1] == root)
+        if message := signal_difference(signal, first, expected):
+            raise Fault(path, "", "", message)
+        for info in index_file(file, day, self.split != "test", signal, {}):
+            if isinstance(info, Fault):
+                raise info
+            self.infos.append(info)
 
     def add(self, other: "Recordings") -> None:
         "Append the trials of another split of the same folders."
@@ -688,23 +692,6 @@ class TrialIndex(AbstractContextManager):
 
     def __len__(self) -> int:
         return len(self.infos)
-
-    def file_state(self, path: Path) -> list[int] | None:
-        "Return values that change with a file's content; None if a write from now on could leave them as they are."
-        with reading(path):
-            return file_state(self._files[path].id.get_vfd_handle())
-
-    def close(self) -> None:
-        "Close the files."
-        for file in self._files.values():
-            file.close()
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self.close()
-
-# %% ../../nbs/01_dataset.ipynb #3b612d26
-class Recordings(TrialIndex):
-    "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
 
     def __repr__(self) -> str:
         sessions = len({info.session for info in self.infos})
@@ -732,6 +719,19 @@ class Recordings(TrialIndex):
         "Read a trial's label ids; raise `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
         return read_labels(self._files[info.file], info) if info.num_labels else None
+
+    def file_state(self, path: Path) -> list[int] | None:
+        "Return values that change with a file's content; None if a write from now on could leave them as they are."
+        with reading(path):
+            return file_state(self._files[path].id.get_vfd_handle())
+
+    def close(self) -> None:
+        "Close the files."
+        for file in self._files.values():
+            file.close()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.close()
 
 # %% ../../nbs/01_dataset.ipynb #3f931cd5
 def show_sessions(recordings: Recordings) -> "Figure":
@@ -784,37 +784,6 @@ def browse_trials(recordings: Recordings) -> "interactive":
     browser = ipywidgets.interactive(draw, session=list(days), trial=numbers, colours=colours)
     display(browser, draw(next(iter(days)), 0, 3.0))
     return browser
-
-# %% ../../nbs/01_dataset.ipynb #cad51f8e
-_SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN
-
-
-class RunningNorm:
-    "Z-scores bins with the mean and variance of the bins before them."
-
-    # bins after which the past has lost its weight: five minutes, about twenty sentences
-    memory = 300 / BIN_SECONDS
-    carried = 30 / BIN_SECONDS  # bins that count of the past when a block begins
-
-    def __init__(self, channels: int) -> None:
-        self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
-        self.mean = np.zeros(channels)
-        self.variance = np.ones(channels)
-
-    def block(self) -> None:
-        "Begin a block: it starts from the statistics of the block before, and soon outweighs them."
-        self.count = min(self.count, self.carried)
-
-    def push(self, bins: np.ndarray) -> np.ndarray:  # (N, C) float32
-        "Normalise the next bins, and learn from each after it is normalised."
-        normal = np.empty_like(bins, np.float32)
-        for number, row in enumerate(bins):
-            gap = row - self.mean
-            normal[number] = gap / np.sqrt(np.maximum(self.variance, _SMALLEST**2))
-            self.count = min(self.count + 1, self.memory)
-            self.mean = self.mean + gap / self.count
-            self.variance = self.variance + (gap * (row - self.mean) - self.variance) / self.count
-        return normal
 
 # %% ../../nbs/01_dataset.ipynb #01326b2c
 def trial_digests(

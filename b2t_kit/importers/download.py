@@ -161,11 +161,40 @@ def verify_file(path: Path, file: RemoteFile) -> None:
                 "remove it and run this again"
             )
 
-# %% ../../nbs/importers/download.ipynb #3ce79a6a
+# %% ../../nbs/importers/download.ipynb #00e9c810
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers after which it is worth asking again
 _ATTEMPTS = 5  # in a row without a new byte
 
 
+def _receive(
+    file: RemoteFile,
+    part: Path,  # what has come so far; the rest is appended
+    token: str | None,
+    base_url: str,
+    show: Callable[[int], object],  # is told the bytes on disk
+) -> str:  # why it ended
+    "Ask for a file once; raise `KitError` if asking again would not help."
+    try:
+        with open_url(base_url, file.link, token, _size_on_disk(part)) as reply:
+            restart = reply.status != 206  # it may send everything from the start instead
+            with open(part, "wb" if restart else "ab") as output:
+                while output.tell() <= file.size and (block := reply.read(1 << 18)):
+                    output.write(block)
+                    show(output.tell())
+        return "the connection closed"
+    except HTTPError as error:
+        problem = explain(error)
+        if error.code not in _BUSY:
+            raise KitError(f"{file.name}: {problem}") from None
+        return problem
+    except _PASSING_FAULTS as error:
+        return str(getattr(error, "reason", error))
+    except OSError as error:
+        raise KitError(
+            f"{part}: cannot be written ({error.strerror}); free some space and run this again"
+        ) from None
+
+# %% ../../nbs/importers/download.ipynb #3ce79a6a
 def download(
     file: RemoteFile,
     folder: str | Path,  # folder for the file; an unfinished file is named name + ".part"
@@ -187,27 +216,7 @@ def download(
         total=file.size, unit="B", unit_scale=True, desc=file.name, disable=not progress
     ) as bar:
         while (offset := _size_on_disk(part)) < file.size:
-            try:
-                with open_url(base_url, file.link, token, offset) as reply:
-                    restart = reply.status != 206  # it may send everything from the start instead
-                    with open(part, "wb" if restart else "ab") as output:
-                        while output.tell() <= file.size and (block := reply.read(1 << 18)):
-                            output.write(block)
-                            bar.update(output.tell() - bar.n)
-                problem = "the connection closed"
-            except _PASSING_FAULTS as error:
-                problem = (
-                    explain(error)
-                    if isinstance(error, HTTPError)
-                    else str(getattr(error, "reason", error))
-                )
-                if isinstance(error, HTTPError) and error.code not in _BUSY:
-                    raise KitError(f"{file.name}: {problem}") from None
-            except OSError as error:
-                raise KitError(
-                    f"{part}: cannot be written ({error.strerror}); free some space and run this "
-                    "again"
-                ) from None
+            problem = _receive(file, part, token, base_url, lambda size: bar.update(size - bar.n))
             failures = 0 if _size_on_disk(part) > offset else failures + 1
             if failures == _ATTEMPTS:
                 raise KitError(
@@ -244,34 +253,37 @@ def check_download_space(folder: str | Path, needed: int, purpose: str) -> None:
         )
 
 # %% ../../nbs/importers/download.ipynb #09c5bb2b
+def _archive_members(
+    archive: str | Path, zip_file: zipfile.ZipFile, folder: str
+) -> dict[PurePosixPath, zipfile.ZipInfo]:  # by their path in the folder
+    "Return the files below a folder of this name, or all; raise `KitError` for one that would lie elsewhere."
+    files = dict[PurePosixPath, zipfile.ZipInfo]()
+    for member in zip_file.infolist():
+        path = PurePosixPath(member.filename.replace("\\", "/"))
+        is_link = (member.external_attr >> 16) & 0o170000 == 0o120000
+        leads_out = not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0]
+        if is_link or leads_out:
+            raise KitError(f"{archive}: refused, it would write to {member.filename!r}")
+        if not member.is_dir() and "__MACOSX" not in path.parts:
+            if path in files:
+                raise zipfile.BadZipFile("two of its files have the same name")
+            files[path] = member
+    if not files:
+        raise zipfile.BadZipFile("it holds no files")
+    members = {PurePosixPath(*path.parts[path.parts.index(folder) + 1:]): member
+               for path, member in files.items() if folder in path.parts[:-1]}
+    return members or files
+
+# %% ../../nbs/importers/download.ipynb #ebb96951
 FILE_LIST = ".complete"  # in an unpacked folder: the size of each of its files
 
 
 def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
     "Unpack the archive's folder of this name, completely or not at all."
     folder = Path(folder)
-    files = dict[PurePosixPath, zipfile.ZipInfo]()
     try:
         with zipfile.ZipFile(regular_file(archive)) as zip_file, atomic_folder(folder) as staging:
-            for member in zip_file.infolist():
-                path = PurePosixPath(member.filename.replace("\\", "/"))
-                link = (member.external_attr >> 16) & 0o170000 == 0o120000
-                if (
-                    link
-                    or not path.parts
-                    or path.is_absolute()
-                    or ".." in path.parts
-                    or ":" in path.parts[0]
-                ):
-                    raise KitError(f"{archive}: refused, it would write to {member.filename!r}")
-                if not member.is_dir() and "__MACOSX" not in path.parts:
-                    if path in files:
-                        raise zipfile.BadZipFile("two of its files have the same name")
-                    files[path] = member
-            members = {PurePosixPath(*path.parts[path.parts.index(folder.name) + 1:]): member
-                       for path, member in files.items() if folder.name in path.parts[:-1]} or files
-            if not members:
-                raise zipfile.BadZipFile("it holds no files")
+            members = _archive_members(archive, zip_file, folder.name)
             check_download_space(
                 folder.parent,
                 sum(member.file_size for member in members.values()),

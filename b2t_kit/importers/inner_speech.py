@@ -45,6 +45,38 @@ def word_of(cue: str) -> str:
     word = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
     return "" if word.upper().replace("_", " ") == "DO NOTHING" else word
 
+# %% ../../nbs/importers/inner_speech.ipynb #02422779
+def _bin_width(
+    path: Path, data: dict[str, Any], session: str, wordless: bool
+) -> float:  # milliseconds
+    "Return the width of the bins of a file; raise `Fault` if it is not known."
+    participant, *_, kind = session.split(".")
+    if "binSize" in data:
+        width = float(data["binSize"][0, 0])
+    elif kind.startswith("interleaved"):
+        raise Fault(path, "", "binSize", "is missing; the bin width must not be guessed")
+    else:
+        width = 20 if wordless else _INNER_BIN_MS[participant]
+    if width not in (10, 20):
+        raise Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")
+    return width
+
+# %% ../../nbs/importers/inner_speech.ipynb #eccc5c63
+def _what_is_wrong(
+    data: dict[str, Any], cue: float, start: float, end: float
+) -> tuple[str, str] | None:  # a variable, and what is wrong with it
+    "Return why the numbers of a trial cannot be right; None if they can."
+    cues = len(data["cueList"])
+    bins = len(data["binnedTX"])
+    if not (1 <= cue <= cues and cue == int(cue)):
+        return "trialCues", f"is {cue:g}, but there are {cues} cues"
+    if not (1 <= start < end <= bins and start == int(start) and end == int(end)):
+        return "goTrialEpochs", f"is {start:g} to {end:g}, but there are {bins} bins"
+    block = float(data["blockNum"][int(start) - 1, 0])
+    if not (0 <= block <= MAX_NUMBER and block == int(block)):
+        return "blockNum", f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}"
+    return None
+
 # %% ../../nbs/importers/inner_speech.ipynb #0c79d4c8
 @dataclass(frozen=True)
 class InnerSpeech(Divided):
@@ -66,19 +98,9 @@ class InnerSpeech(Divided):
         path, = day.sources
         participant, *_, kind = day.session.split(".")
         channels = 64 * len(_INNER_ARRAYS[participant].split(", "))
-        data = read_variables(path, _inner_layout(channels), ("binSize",))
         wordless = "binnedTX_spikePow" in path.name
-        if "binSize" not in data and kind.startswith("interleaved"):
-            raise Fault(path, "", "binSize", "is missing; the bin width must not be guessed")
-        width = (
-            float(data["binSize"][0, 0])
-            if "binSize" in data
-            else 20
-            if wordless
-            else _INNER_BIN_MS[participant]
-        )
-        if width not in (10, 20):
-            raise Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")
+        data = read_variables(path, _inner_layout(channels), ("binSize",))
+        width = _bin_width(path, data, day.session, wordless)
         signal = Signal(
             participant,
             2 * channels,
@@ -89,48 +111,20 @@ class InnerSpeech(Divided):
             scale="z-score over the file, standard deviation + 1e-8",
             dataset="inner speech",
         )
-        starts = data["delayTrialEpochs" if participant == "t12" and kind == "listening" else "goTrialEpochs"][:, 0]
-        for index, (cue, start, end) in enumerate(
-            zip(data["trialCues"][:, 0], starts, data["goTrialEpochs"][:, 1])
-        ):
+        begins_with = "delay" if participant == "t12" and kind == "listening" else "go"
+        starts = data[f"{begins_with}TrialEpochs"][:, 0]
+        ends = data["goTrialEpochs"][:, 1]
+        for index, (cue, start, end) in enumerate(zip(data["trialCues"][:, 0], starts, ends)):
             group = f"trial_{index:04d}"
-            if not (1 <= cue <= len(data["cueList"]) and cue == int(cue)):
-                yield Fault(
-                    path,
-                    group,
-                    "trialCues",
-                    f"is {cue:g}, but there are {len(data['cueList'])} cues",
-                )
+            if wrong := _what_is_wrong(data, cue, start, end):
+                yield Fault(path, group, *wrong)
                 continue
-            if not (
-                1 <= start < end <= len(data["binnedTX"])
-                and start == int(start)
-                and end == int(end)
-            ):
-                bins = len(data["binnedTX"])
-                yield Fault(
-                    path,
-                    group,
-                    "goTrialEpochs",
-                    f"is {start:g} to {end:g}, but there are {bins} bins",
-                )
-                continue
-            block = float(data["blockNum"][int(start) - 1, 0])
-            if not (0 <= block <= MAX_NUMBER and block == int(block)):
-                yield Fault(
-                    path,
-                    group,
-                    "blockNum",
-                    f"is {block:g}, expected a whole number from 0 to {MAX_NUMBER}",
-                )
-                continue
+            block = int(data["blockNum"][int(start) - 1, 0])
             word = None if wordless else word_of(data["cueList"][int(cue) - 1])
             if word != "":
                 read = partial(inner_bins, data, int(start) - 1, int(end), int(20 // width))
                 span = path, (start - 1) * width / 1000, end * width / 1000
-                yield SourceTrial(
-                    path, group, read, signal, int(block), index, sentence=word, span=span
-                )
+                yield SourceTrial(path, group, read, signal, block, index, sentence=word, span=span)
 
 # %% ../../nbs/importers/inner_speech.ipynb #c1117b48
 def inner_bins(data: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32

@@ -13,7 +13,7 @@ import struct
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -189,6 +189,55 @@ def read_hdf5(path: Path, names: Iterable[str]) -> dict[str, Any]:
             }
     return shapes | {name: value for name, value in values.items() if value is not None}
 
+# %% ../../nbs/importers/layout.ipynb #3b45a926
+def _is_matlab_73(path: Path) -> bool:
+    "Return whether a file is of MATLAB 7.3, by its first bytes."
+    header = b""
+    with suppress(OSError), open(regular_file(path), "rb") as file:
+        header = file.read(128)
+    return path.suffix == ".mat" and (header[124:128] == b"\0\2IM" or header[:4] == b"\x89HDF")
+
+
+def _lacks(path: Path, name: str, data: dict[str, Any], kind: str) -> Fault:
+    "Return the refusal of a file without a variable, with what it holds."
+    shapes = [
+        f"{key} {getattr(value, 'shape', value)}" for key, value in data.items() if key[:2] != "__"
+    ]
+    content = ", ".join(shapes)[:500] or "nothing"
+    return Fault(path, "", name, f"is missing in this {kind}; it holds {content}")
+
+# %% ../../nbs/importers/layout.ipynb #b70d62de
+def _checked(
+    path: Path,
+    name: str,
+    value: np.ndarray,
+    kind: str,  # "numbers", "text" or "cells"
+    shape: Sequence[str | int],
+    lengths: dict[str, int],  # word -> length, of the variables before; filled
+) -> np.ndarray:
+    "Return a variable as the table has it; raise `Fault` if it is of another kind or shape."
+    is_text = value.dtype.kind in "UO"
+    if kind != "numbers" and (is_text or kind == "cells") and 1 in value.shape:
+        value = value.reshape(-1)
+    has_axes = len(value.shape) == len(shape)
+    if value.size == 0 and has_axes:
+        raise Fault(path, "", name, f"has shape {value.shape}: no {shape[value.shape.index(0)]}")
+    fits = has_axes and all(
+        length == (lengths.setdefault(word, length) if isinstance(word, str) else word)
+        for word, length in zip(shape, value.shape)
+    )
+    if not fits or is_text != (kind != "numbers"):
+        words = ", ".join(
+            f"{word} = {lengths[word]}" if word in lengths else str(word) for word in shape
+        )
+        raise Fault(
+            path,
+            "",
+            name,
+            f"has shape {value.shape} of {value.dtype}, expected {kind} of shape ({words})",
+        )
+    return value
+
 # %% ../../nbs/importers/layout.ipynb #186d93e8
 def read_variables(
     path: Path,  # .mat of any version, or .nwb
@@ -196,59 +245,21 @@ def read_variables(
     optional: Iterable[str] = (),  # variables that may be missing
 ) -> dict[str, Any]:  # name -> array; of "text" and "cells" a list, with a text or an array for each trial
     "Return the variables of a file; raise `Fault` for one that is missing or not as the table says."
-    header = b""
-    with suppress(OSError), open(regular_file(path), "rb") as file:
-        header = file.read(128)
-    is_hdf5 = path.suffix == ".mat" and (header[124:128] == b"\0\2IM" or header[:4] == b"\x89HDF")
-    data = read_hdf5(path, layout) if is_hdf5 or path.suffix == ".nwb" else read_mat(path, layout)
-    lengths: dict[str | int, int] = {}
+    is_later = _is_matlab_73(path)
+    data = read_hdf5(path, layout) if is_later or path.suffix == ".nwb" else read_mat(path, layout)
+    lengths: dict[str, int] = {}
     values: dict[str, Any] = {}
     for name, (kind, *shape) in layout.items():
         value = data.get(name)
         if value is None and name in optional:
             continue
         if value is None:
-            shapes = {
-                key: getattr(array, "shape", array)
-                for key, array in data.items()
-                if key[:2] != "__"
-            }
-            content = (
-                ", ".join(f"{key} {shape}" for key, shape in shapes.items())[:500] or "nothing"
-            )
-            raise Fault(
-                path,
-                "",
-                name,
-                f"is missing in this {'MATLAB 7.3 ' * is_hdf5}file; it holds {content}",
-            )
-        is_text = value.dtype.kind in "UO"
-        if kind != "numbers" and (is_text or kind == "cells") and 1 in value.shape:
-            value = value.reshape(-1)
-        fits = len(value.shape) == len(shape) and all(
-            length == (lengths.setdefault(word, length) if isinstance(word, str) else word)
-            for word, length in zip(shape, value.shape))
-        if value.size == 0 and len(value.shape) == len(shape):
-            raise Fault(
-                path, "", name, f"has shape {value.shape}: no {list(shape)[value.shape.index(0)]}"
-            )
-        if not fits or is_text != (kind != "numbers"):
-            words = ", ".join(
-                f"{word} = {lengths[word]}" if word in lengths else str(word) for word in shape
-            )
-            raise Fault(
-                path,
-                "",
-                name,
-                f"has shape {value.shape} of {value.dtype}, expected {kind} of shape ({words})",
-            )
-        values[name] = (
-            value
-            if kind == "numbers"
-            else list(value)
-            if kind == "cells"
-            else list(map(text_in, value))
-        )
+            raise _lacks(path, name, data, "MATLAB 7.3 file" if is_later else "file")
+        checked = _checked(path, name, value, str(kind), shape, lengths)
+        if kind == "numbers":
+            values[name] = checked
+        else:
+            values[name] = list(checked if kind == "cells" else map(text_in, checked))
     return values
 
 # %% ../../nbs/importers/layout.ipynb #0a0a24c6

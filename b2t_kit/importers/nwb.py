@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import h5py
@@ -27,6 +28,35 @@ from .layout import read_value
 def _is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
     "Return whether something that was read is a list of numbers."
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
+
+# %% ../../nbs/importers/nwb.ipynb #b37bd22d
+def _sentence_column(columns: dict[str, np.ndarray], sentence: str) -> str:  # empty if there is none
+    "Return the column with what was said; raise `KitError` if it is not clear which."
+    texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
+    if sentence and sentence not in texts or not sentence and len(texts) > 1:
+        problem = f"has these columns of text: {', '.join(texts) or 'none'}"
+        raise KitError(f"{problem}; --sentence names the one with what was said")
+    return sentence or "".join(texts)
+
+
+def _blocks(columns: dict[str, np.ndarray], block: str) -> list[int] | None:  # None: not known
+    "Return the block of each trial; raise `KitError` if one is not a whole number."
+    usual = (name for name in ("block", "block_num", "block_number") if name in columns)
+    block = block or next(usual, "")
+    if not block:
+        return None
+    if not _is_numbers(columns.get(block)):
+        raise KitError(f"has no column {block} of numbers; it has {', '.join(columns)}")
+    numbers = columns[block]
+    # not NaN
+    valid = (numbers >= 0) & (numbers <= MAX_NUMBER) & (numbers == np.floor(numbers))
+    if not valid.all():
+        wrong = int(np.argmin(valid))
+        raise KitError(
+            f"{block} of trial {wrong} is {numbers[wrong]:g}, expected a whole number "
+            f"from 0 to {MAX_NUMBER}; --block names another column"
+        )
+    return numbers.astype(int).tolist()
 
 # %% ../../nbs/importers/nwb.ipynb #d73bc943
 def nwb_table(
@@ -53,34 +83,10 @@ def nwb_table(
             for name, value in values.items()
             if value is not None and value.shape == starts.shape
         }
-        texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
-        if sentence and sentence not in texts or not sentence and len(texts) > 1:
-            problem = f"has these columns of text: {', '.join(texts) or 'none'}"
-            raise KitError(f"{problem}; --sentence names the one with what was said")
-        text = [sentence] if sentence else texts
-        block = block or next(
-            (name for name in ("block", "block_num", "block_number") if name in columns), ""
-        )
-        if block and not _is_numbers(columns.get(block)):
-            raise KitError(f"has no column {block} of numbers; it has {', '.join(columns)}")
-        if block:
-            numbers = columns[block]
-            # not NaN
-            valid = (numbers >= 0) & (numbers <= MAX_NUMBER) & (numbers == np.floor(numbers))
-            if not valid.all():
-                wrong = int(np.argmin(valid))
-                raise KitError(
-                    f"{block} of trial {wrong} is {numbers[wrong]:g}, expected a whole number "
-                    f"from 0 to {MAX_NUMBER}; --block names another column"
-                )
-        return list(
-            zip(
-                starts.tolist(),
-                stops.tolist(),
-                columns[text[0]] if text else [""] * len(starts),
-                columns[block].astype(int).tolist() if block else [None] * len(starts),
-            )
-        )
+        text = _sentence_column(columns, sentence)
+        said = columns[text] if text else repeat("")
+        blocks = _blocks(columns, block) or repeat(None)
+        return list(zip(starts.tolist(), stops.tolist(), said, blocks))
 
 # %% ../../nbs/importers/nwb.ipynb #c4eae157
 def read_units(file: h5py.File) -> list[np.ndarray]:  # of each unit (spikes,), seconds; as they are stored

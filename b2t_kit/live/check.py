@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from ..core.errors import KitError
-from ..data.dataset import BIN_SECONDS, RunningNorm
+from ..data.dataset import BIN_SECONDS
 from ..lexicon.g2p import sentence_to_phonemes
 from .belief import phoneme_cost, without_silence
+from .norm import RunningNorm
 from .session import DISBELIEF, LiveSession, Moment
 from .stream import CalibratedSteps, StreamDecoder, Windows, steps_on
 from ..text.phonemes import PHONEMES, SILENCE, to_ids

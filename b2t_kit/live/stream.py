@@ -24,10 +24,11 @@ from ..core.errors import KitError, printable
 from ..core.frames import Frames
 from ..core.settings import check_bounds
 from ..data.batches import smooth, smoothing_taps
-from ..data.dataset import BIN_SECONDS, RunningNorm
+from ..data.dataset import BIN_SECONDS
 from ..decode.combine import average_logits
 from ..decode.files import Hypothesis
 from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords
+from .norm import RunningNorm
 from ..lm.model import LanguageModel
 from ..models.model import FrameSteps
 from ..speech.calibrate import tempered

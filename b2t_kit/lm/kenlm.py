@@ -235,6 +235,29 @@ class KenlmTrie(NamedTuple):
     p_bits: int  # 31 if not quantised
     back_bits: int  # 32 if not quantised
 
+# %% ../../nbs/lm/kenlm.ipynb #240452b1
+def _quantisation(
+    data: np.ndarray, offset: int, order: int
+) -> tuple[int, int, list[list[int]], int]:  # bits of a probability and of a weight, tables, where they end
+    "Return where the tables of a quantised file are, from an offset on; raise `DamagedModel` for impossible bits."
+    version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
+    if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
+        raise DamagedModel(f"version {version} of quantisation with {p_bits} and {back_bits} bits")
+    offset += 8
+    tables = [[0, 0], [0, 0]]  # of words alone there are none
+    for n in range(2, order + 1):
+        tables.append([8 * offset, 8 * (offset + (4 << p_bits))])
+        offset += (4 << p_bits) + ((4 << back_bits) if n < order else 0)
+    return p_bits, back_bits, tables, offset
+
+
+def _left_out(entries: int, below: int, limit: int) -> int:
+    "Return how many upper bits the pointers of some n-grams to `below` longer ones leave out."
+    child = below.bit_length()
+    sizes = [(below >> child - count) * 64 - (entries + 1) * count
+             for count in range(min(child, limit) + 1)]
+    return sizes.index(min(sizes))
+
 # %% ../../nbs/lm/kenlm.ipynb #0700705b
 def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     "Return where the levels of a file (bytes,) are, and where they end; raise `DamagedModel` for impossible bits."
@@ -245,18 +268,10 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     word_bits = counts[0].bit_length()
     p_bits = 31
     back_bits = 32
+    tables = [[0, 0]] * (top + 1)
     limit = 0
-    values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
-        version, p_bits, back_bits = [*data[offset : offset + 3].tolist(), 0, 0, 0][:3]
-        if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
-            raise DamagedModel(
-                f"version {version} of quantisation with {p_bits} and {back_bits} bits"
-            )
-        offset += 8
-        for n in range(2, top + 1):
-            values.append([8 * offset, 8 * (offset + (4 << p_bits))])
-            offset += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
+        p_bits, back_bits, tables, offset = _quantisation(data, offset, top)
     single = offset // 8
     offset = offset + 16 * (counts[0] + 2)
     if packed and top > 2:
@@ -268,11 +283,8 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
         upper = (offset + 7) // 8 + 1
         child = below.bit_length()
         steps = 0
-        # the number of upper bits that makes the file smallest is left out of the pointers
         if packed and n < top:
-            sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
-                     for left_out in range(min(child, limit) + 1)]
-            child -= sizes.index(min(sizes))
+            child -= _left_out(entries, below, limit)
             steps = (below >> child) + 1
             offset += 8 * (1 + steps) + 7
         width = word_bits + p_bits + (back_bits + child if n < top else 0)
@@ -281,13 +293,12 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
     fields = dict(
         zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy())
     )
-    tables = np.array(values if len(values) > 2 else np.zeros((top + 1, 2)), np.int64)
     return KenlmTrie(
         data[: len(data) // 8 * 8].view(np.uint64),
         single,
         np.array([0, *counts]),
         **fields,
-        values=tables,
+        values=np.array(tables, np.int64),
         word_bits=word_bits,
         p_bits=p_bits,
         back_bits=back_bits,

@@ -381,6 +381,44 @@ class Ngrams(NamedTuple):
     ln_p: np.ndarray  # (K,) float32; NaN is filled in by backing off
     back: np.ndarray  # (K,) float32
 
+# %% ../../nbs/lm/model.ipynb #bd97ab35
+def _with_prefixes(tables: Sequence[Ngrams]) -> list[Ngrams]:
+    "Return the tables, of which each but the first has the prefixes of the next too, after its own n-grams."
+    tables = list(tables)
+    for n in range(len(tables) - 1, 1, -1):
+        heads = tables[n].words[:, :-1]
+        below = tables[n - 1]
+        heads = heads[np.append(True, (heads[1:] != heads[:-1]).any(axis=1))[: len(heads)]]
+        tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
+                               np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
+                               np.append(below.back, np.zeros(len(heads), np.float32)))
+    return tables
+
+# %% ../../nbs/lm/model.ipynb #d4d45881
+def _single_words(table: Ngrams, size: int) -> Level:
+    "Return the level of all words, whether or not the table has them."
+    level = Level(
+        np.zeros(size, np.uint32),
+        np.arange(size, dtype=np.uint32),
+        np.full(size, NEVER, np.float32),
+        np.zeros(size, np.float32),
+    )
+    numbers = table.words[:, 0]
+    level.ln_p[numbers] = table.ln_p
+    level.back[numbers] = table.back
+    return level
+
+
+def _row_numbers(
+    table: Ngrams, keys_below: Sequence[np.ndarray], size: int
+) -> np.ndarray:  # (K,) uint64: row of the first words in the level below x number of words + last word
+    "Return the number of each n-gram; `keys_below` are the sorted numbers of the levels of 2, 3, ... words."
+    keys = table.words[:, 0].astype(np.uint64)
+    for column, below in zip(table.words.T[1:], [*keys_below, None]):
+        keys = keys * np.uint64(size) + column
+        keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
+    return keys
+
 # %% ../../nbs/lm/model.ipynb #8464cb6a
 def assemble(
     words: Sequence[str],  # by number; the first three are `SPECIAL`
@@ -390,31 +428,12 @@ def assemble(
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
     "Return the model of some n-grams."
-    tables = list(tables)
+    tables = _with_prefixes(tables)
     size = len(words)
-    for n in range(len(tables) - 1, 1, -1):
-        heads = tables[n].words[:, :-1]
-        below = tables[n - 1]
-        heads = heads[np.append(True, (heads[1:] != heads[:-1]).any(axis=1))[: len(heads)]]
-        tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
-                               np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
-                               np.append(below.back, np.zeros(len(heads), np.float32)))
-    single = Level(
-        np.zeros(size, np.uint32),
-        np.arange(size, dtype=np.uint32),
-        np.full(size, NEVER, np.float32),
-        np.zeros(size, np.float32),
-    )
-    numbers = tables[0].words[:, 0]
-    single.ln_p[numbers] = tables[0].ln_p
-    single.back[numbers] = tables[0].back
-    levels = [single]
+    levels = [_single_words(tables[0], size)]
     level_keys = list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
     for table in tables[1:]:
-        keys = table.words[:, 0].astype(np.uint64)
-        for column, below in zip(table.words.T[1:], [*level_keys, None]):
-            keys = keys * np.uint64(size) + column
-            keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
+        keys = _row_numbers(table, level_keys, size)
         # a table's own n-grams come before prefixes of longer ones
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
@@ -507,39 +526,49 @@ def write_model(model: LanguageModel, path: str | Path) -> Path:
             file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
     return Path(path)
 
+# %% ../../nbs/lm/model.ipynb #9d19b90b
+def _read_header(path: Path) -> tuple[Any, int]:  # and where the arrays begin
+    "Return what a file says of its model; raise `KitError` for another version, `ValueError` for a damaged header."
+    with open(path, "rb") as file:
+        first = file.readline(_ALIGN)
+        line = file.readline(_LONGEST_HEADER)
+        start = _aligned(file.tell())
+    if not first.startswith(MAGIC):
+        raise KitError(
+            f"{path}: is a language model of another version of this kit; build it again, or "
+            "convert the ARPA file that it was made from"
+        )
+    if first[len(MAGIC) : -1] != _digest(line):
+        raise ValueError("does not fit its fingerprint")
+    return parse_json(line), start
+
+
+def _arrays_in(data: np.ndarray, start: int, counts: Sequence[int], path: Path) -> Arrays:
+    "Return views of the arrays of a file (bytes,), from an offset on; raise `KitError` if it is cut short."
+    total = 1 + sum(counts)
+    inner = 1 + sum(counts[:-1])
+    arrays = []
+    for length in (total, total, total, inner, inner + 1):
+        arrays.append(data[start : start + 4 * length])
+        start += _aligned(4 * length)
+    if len(data) != start:
+        raise KitError(
+            f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or "
+            "damaged; copy it again"
+        )
+    return Arrays(*(array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values())))
+
 # %% ../../nbs/lm/model.ipynb #c2df14fd
 def map_model(path: str | Path) -> LanguageModel:
     "Return a model whose arrays stay in the file."
     path = regular_file(path)
     try:
-        with open(path, "rb") as file:
-            first = file.readline(_ALIGN)
-            line = file.readline(_LONGEST_HEADER)
-            start = _aligned(file.tell())
-        if not first.startswith(MAGIC):
-            raise KitError(
-                f"{path}: is a language model of another version of this kit; build it again, or "
-                "convert the ARPA file that it was made from"
-            )
-        if first[len(MAGIC) : -1] != _digest(line):
-            raise ValueError("does not fit its fingerprint")
-        header = parse_json(line)
+        header, start = _read_header(path)
         counts = header["counts"]
         words = "\n".join(header["words"]).encode().decode().split("\n")
-        total = 1 + sum(counts)
-        inner = 1 + sum(counts[:-1])
         data = np.memmap(path, np.uint8, "r")
-        arrays = []
-        for length in (total, total, total, inner, inner + 1):
-            arrays.append(data[start : start + 4 * length])
-            start += _aligned(4 * length)
-        if len(data) != start:
-            raise KitError(
-                f"{path}: has {len(data):,} bytes instead of {start:,}: it is cut short or "
-                "damaged; copy it again"
-            )
-        views = (array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values()))
-        model = LanguageModel(words, Arrays(*views), counts, dict(header["origin"]), path)
+        arrays = _arrays_in(data, start, counts, path)
+        model = LanguageModel(words, arrays, counts, dict(header["origin"]), path)
         model.checked = np.array([int(mark, 16) for mark in header["checked"]], np.uint64)
         if (
             min(counts) < 0

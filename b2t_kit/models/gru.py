@@ -6,6 +6,7 @@
 __all__ = ['GRU_SIZES', 'GRUConfig', 'GRULayers', 'initialise', 'GRUDecoder', 'GRUAhead', 'load_pretrained']
 
 # %% ../../nbs/02_models.ipynb #94d3bee0
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,35 @@ class GRUAhead(FrameSteps):
         self._clear()
         return times(self.model.out, inputs).numpy()
 
+# %% ../../nbs/02_models.ipynb #6ae9360f
+def _as_ours(published: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    "Return the published tensors by the names of the kit, those of all days as one."
+    state = {name.removeprefix("_orig_mod."): value for name, value in published.items()}
+    count = sum(name.startswith("day_weights.") for name in state)
+    weights, biases = (
+        [state.pop(f"day_{part}.{day}") for day in range(count)] for part in ("weights", "biases")
+    )
+    return state | {"day_layer.weight": torch.stack(weights), "day_layer.bias": torch.cat(biases)}
+
+
+def _config_of(
+    state: Mapping[str, torch.Tensor],  # by the names of the kit
+    sizes: Mapping[str, Any],  # "model" of args.yaml
+) -> GRUConfig:
+    "Return the settings of the published decoder."
+    return GRUConfig(
+        num_days=len(state["day_layer.weight"]),
+        num_features=state["day_layer.bias"].shape[1],
+        num_classes=len(state["out.weight"]),
+        hidden=state["out.weight"].shape[1],
+        num_layers=sum(name.startswith("gru.weight_hh_l") for name in state),
+        patch=int(sizes.get("patch_size", 14)),
+        stride=int(sizes.get("patch_stride", 4)),
+        dropout=float(sizes.get("rnn_dropout", 0.4)),
+        padding="valid",  # the smoothing it is evaluated with
+        day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)),
+    )
+
 # %% ../../nbs/02_models.ipynb #d6c3b80d
 def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_baseline, or the folder `checkpoint` in it
     "Load the published baseline."
@@ -186,29 +216,8 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
         raise KitError(f"{path}: has no entry 'model_state_dict'; is it the published baseline?")
     settings = read_args(folder / "args.yaml")
     try:
-        state = {
-            name.removeprefix("_orig_mod."): value
-            for name, value in checkpoint["model_state_dict"].items()
-        }
-        count = sum(name.startswith("day_weights.") for name in state)
-        sizes = settings.get("model", {})
-        weights, biases = (
-            [state.pop(f"day_{part}.{day}") for day in range(count)]
-            for part in ("weights", "biases")
-        )
-        state |= {"day_layer.weight": torch.stack(weights), "day_layer.bias": torch.cat(biases)}
-        config = GRUConfig(
-            num_days=count,
-            num_features=state["day_layer.bias"].shape[1],
-            num_classes=len(state["out.weight"]),
-            hidden=state["out.weight"].shape[1],
-            num_layers=sum(name.startswith("gru.weight_hh_l") for name in state),
-            patch=int(sizes.get("patch_size", 14)),
-            stride=int(sizes.get("patch_stride", 4)),
-            dropout=float(sizes.get("rnn_dropout", 0.4)),
-            padding="valid",  # the smoothing it is evaluated with
-            day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)),
-        )
+        state = _as_ours(checkpoint["model_state_dict"])
+        config = _config_of(state, settings.get("model", {}))
         model = build_filled(config, state)
         sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:

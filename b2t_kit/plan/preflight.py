@@ -28,6 +28,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -334,40 +335,49 @@ COLOURS = {
     "code": "#777777",
 }
 
-# %% ../../nbs/plan/preflight.ipynb #534f5617
-def draw_report(report: PreflightReport) -> Figure:
-    "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
-    programs = report.programs[::-1]
-    available = report.slice.chip.memory
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2), layout="constrained"
-    )
+# %% ../../nbs/plan/preflight.ipynb #b5a0919e
+def _draw_memory(axes: Axes, programs: Sequence[Compiled], available: float) -> None:  # GiB
+    "Draw what fills a chip in each program; hatched where only the total is known."
     for index, program in enumerate(programs):
         start = 0.0
         for kind, colour in COLOURS.items():
             size = program.kinds.get(kind, 0) / GIB
-            left.barh(index, size, left=start, color=colour, label=None if index else kind)
+            axes.barh(index, size, left=start, color=colour, label=None if index else kind)
             start += size
         if not program.kinds and program.needed:
-            left.barh(index, program.needed / GIB, color="white", edgecolor="#c0504d", hatch="//")
-    left.axvline(available, color="black", linewidth=1)
-    left.text(available, len(programs) - 0.4, f" {available:g} GiB", fontsize=8)
-    left.set_xlabel("memory per chip, GiB")
-    bounded = [program for program in programs if program.roofline]
+            axes.barh(index, program.needed / GIB, color="white", edgecolor="#c0504d", hatch="//")
+    axes.axvline(available, color="black", linewidth=1)
+    axes.text(available, len(programs) - 0.4, f" {available:g} GiB", fontsize=8)
+    axes.set_xlabel("memory per chip, GiB")
+
+
+def _draw_times(axes: Axes, programs: Sequence[Compiled]) -> None:  # with a roofline each
+    "Draw the minimum time of each program, by each of three bounds."
     for key, label, colour, shift in (
         ("matrix", "matrix unit", "#3b6ea5", 0.27),
         ("memory", "HBM", "#c0504d", 0.0),
         ("links", "interconnect", "#7a9e59", -0.27),
     ):
-        right.barh(
-            [index + shift for index in range(len(bounded))],
-            [getattr(program.roofline, key) for program in bounded],
+        axes.barh(
+            [index + shift for index in range(len(programs))],
+            [getattr(program.roofline, key) for program in programs],
             0.25,
             color=colour,
             label=label,
         )
-    right.set_xlabel("minimum time, seconds")
-    right.locator_params(axis="x", nbins=5)
+    axes.set_xlabel("minimum time, seconds")
+    axes.locator_params(axis="x", nbins=5)
+
+# %% ../../nbs/plan/preflight.ipynb #534f5617
+def draw_report(report: PreflightReport) -> Figure:
+    "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
+    programs = report.programs[::-1]
+    bounded = [program for program in programs if program.roofline]
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2), layout="constrained"
+    )
+    _draw_memory(left, programs, report.slice.chip.memory)
+    _draw_times(right, bounded)
     for axes, group in ((left, programs), (right, bounded)):
         names = [
             program.name.replace("a training step of ", "train ")

@@ -61,55 +61,61 @@ def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence
         raise KitError(f"sentence {sentence[:40]!r}... does not fit into {LABEL_WIDTH} labels")
     return labels
 
+# %% ../../nbs/simulate/recordings.ipynb #2e6e96c0
+_KEY_COLUMNS = {"session", "block_num", "trial_num"}
+
+
+def _prompt_in(row: dict[str, str], has_keys: bool) -> Prompt:
+    "Return the prompt of a row of a table; raise `KitError` if it cannot be said, or its session is not a day."
+    sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
+    session = (row.get("session") or "").strip()
+    labels = tuple(to_ids(row.get("phonemes") or ""))
+    block, number = (
+        int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num")
+    )
+    if read_sentence(sentence) is None:
+        what = f"{sentence!r}, a missing value" if sentence else "empty"
+        raise KitError(f"the sentence is {what}")
+    if has_keys and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
+        raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
+    if max(len(sentence), len(labels)) > LABEL_WIDTH:
+        raise KitError(f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial")
+    return Prompt(sentence, labels, session, block, number)
+
+
+def _prompts_in(table: csv.DictReader) -> Iterator[Prompt]:
+    "Yield the prompts of a table; raise `KitError` without the columns that it needs, or for a trial twice."
+    columns = set(table.fieldnames or [])
+    if not columns & {"sentence_label", "sentence"} or columns & _KEY_COLUMNS not in (
+        set(),
+        _KEY_COLUMNS,
+    ):
+        raise KitError(
+            "needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
+            "'block_num' and 'trial_num'"
+        )
+    has_keys = _KEY_COLUMNS <= columns
+    keys = set[tuple[str, int, int]]()
+    for row in table:
+        prompt = _prompt_in(row, has_keys)
+        key = prompt.session, prompt.block, prompt.number
+        if has_keys and key in keys:
+            raise KitError("repeats {} {} {}".format(*key))
+        keys.add(key)
+        yield prompt
+
 # %% ../../nbs/simulate/recordings.ipynb #a2eb514b
 def read_prompts(path: str | Path) -> list[Prompt]:
     "Return all sentences of a file."
     text = read_text(path)
-    prompts = list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
     else:
         table = csv.DictReader(io.StringIO(text, newline=""))
-        line = 1
-        keys = set[tuple[str, int, int]]()
-        key_columns = {"session", "block_num", "trial_num"}
         try:
-            columns = set(table.fieldnames or [])
-            if not columns & {"sentence_label", "sentence"} or columns & key_columns not in (
-                set(),
-                key_columns,
-            ):
-                raise KitError(
-                    "needs a column 'sentence_label' or 'sentence', and all or none of 'session', "
-                    "'block_num' and 'trial_num'"
-                )
-            for row in table:
-                line = table.line_num
-                sentence = (row.get("sentence_label") or row.get("sentence") or "").strip()
-                session = (row.get("session") or "").strip()
-                labels = tuple(to_ids(row.get("phonemes") or ""))
-                block, number = (
-                    int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num")
-                )
-                if read_sentence(sentence) is None:
-                    raise KitError(
-                        "the sentence is "
-                        + (f"{sentence!r}, a missing value" if sentence else "empty")
-                    )
-                if key_columns <= columns and not re.fullmatch(
-                    r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session
-                ):
-                    raise KitError(f"session '{session}' is not written as t15.YYYY.MM.DD")
-                if max(len(sentence), len(labels)) > LABEL_WIDTH:
-                    raise KitError(
-                        f"more than {LABEL_WIDTH} letters or phonemes do not fit into a trial"
-                    )
-                if key_columns <= columns and (session, block, number) in keys:
-                    raise KitError(f"repeats {session} {block} {number}")
-                keys.add((session, block, number))
-                prompts.append(Prompt(sentence, labels, session, block, number))
+            prompts = list(_prompts_in(table))
         except (KitError, ValueError, csv.Error) as error:
-            raise KitError(f"{path}: line {line}: {error}") from error
+            raise KitError(f"{path}: line {max(table.line_num, 1)}: {error}") from error
     if not prompts:
         raise KitError(f"{path}: holds no sentence")
     return prompts

@@ -729,6 +729,32 @@ class Assessment:
         lines = [f"{name:<14} {scores}" for name, scores in self.scores.items()]
         return "\n".join([f"{self.origin}:", *lines])
 
+# %% ../../nbs/tasks/eit.ipynb #84247d92
+def _save_test(
+    result: Assessment,
+    images: dict[str, np.ndarray],  # by what made them: "true", "classical", "network"
+    measurements: Measurements,
+    data: str,  # what the measurements are of
+    folder: Path,
+) -> None:
+    "Write predictions.npz, DEIT.mat, scores.json and images.png."
+    from scipy.io import savemat
+
+    names = [path.stem for path in measurements.files]
+    units = measurements.units.image
+    physical = (result.images * units).astype(np.float32)
+    content = BytesIO()
+    matlab = BytesIO()
+    np.savez_compressed(content, pred=physical, names=np.array(names), units=np.float64(units))
+    savemat(matlab, {"pred": physical})
+    write_atomically(folder / "predictions.npz", content.getvalue())
+    write_atomically(folder / "DEIT.mat", matlab.getvalue())
+    scores = {name: vars(score) for name, score in result.scores.items()}
+    save_json(
+        folder / "scores.json", {"data": data, "network": result.origin, "scores": scores}
+    )
+    plot_images(images, names, folder / "images.png")
+
 # %% ../../nbs/tasks/eit.ipynb #aeb6da90
 def assess(
     data_path: str | Path,  # folder with the measurements, or the one above it
@@ -743,8 +769,6 @@ def assess(
     draws: int = 8,  # reconstructions averaged per image; the original takes 1
 ) -> Assessment:
     "Reconstruct a set of measurements and score it against the truth."
-    from scipy.io import savemat
-
     if draws < 1:
         raise KitError(f"draws: {draws} is less than 1")
     measurements = Measurements(
@@ -767,29 +791,7 @@ def assess(
         }
         result = Assessment(scores, images, reconstructor.origin, opened.is_main)
         if out is not None and opened.is_main:
-            names = [path.stem for path in measurements.files]
-            units = measurements.units.image
-            physical = (images * units).astype(np.float32)
-            content = BytesIO()
-            matlab = BytesIO()
-            np.savez_compressed(
-                content, pred=physical, names=np.array(names), units=np.float64(units)
-            )
-            savemat(matlab, {"pred": physical})
             with new_folders(out) as folder, locked(folder):
-                write_atomically(folder / "predictions.npz", content.getvalue())
-                write_atomically(folder / "DEIT.mat", matlab.getvalue())
-                save_json(
-                    folder / "scores.json",
-                    {
-                        "data": data,
-                        "network": result.origin,
-                        "scores": {name: vars(score) for name, score in scores.items()},
-                    },
-                )
-                plot_images(
-                    {"true": true, "classical": classical, "network": images},
-                    names,
-                    folder / "images.png",
-                )
+                all_images = {"true": true, "classical": classical, "network": images}
+                _save_test(result, all_images, measurements, data, folder)
     return result
