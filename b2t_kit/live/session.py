@@ -301,7 +301,11 @@ class JudgedSession(PlainSession):
             # the last three seconds are good, and so all words of a sentence that is younger
             if not state.fault and self.bins - self.words_since < _YOUNG:
                 state.sentence_fault = ""
+            drifted = self.quality.values.drifts
             state.fault = self.quality.take(piece)
+            if drifted and not self.quality.values.drifts:  # what words said was of the drift
+                self.belief = Belief(self.belief.expected)
+                state.belief = ""
             state.sentence_fault = state.fault or state.sentence_fault
         self.bridge.broken = self.quality.broken
         self.bridge.damaged = bool(state.fault)

@@ -27,7 +27,7 @@ from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
 from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status
-from b2t_kit.live.sources import ParticipantSource
+from b2t_kit.live.sources import ParticipantSource, Piece
 from b2t_kit.live.terminal import Terminal
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.recordings import SimulateConfig, labels_of, simulate
@@ -227,6 +227,26 @@ def test_words_of_a_bad_signal_are_no_reason_to_doubt_the_next(
     assert session.state.belief == ""
     session._tell(NO_BINS, updates=[final])
     assert session.state.belief == "untrusted"
+
+
+def test_words_of_a_drift_are_not_held_against_what_comes_after_it() -> None:
+    session = quiet_session()
+    rng = np.random.default_rng(0)
+
+    def drifts(offset: float, seconds: float) -> list[bool]:
+        """Whether it is remarked after each bin of so many seconds with an offset."""
+        found = []
+        for number in range(session.quality.count, session.quality.count + round(50 * seconds)):
+            row = offset + rng.normal(size=(1, Words.features)).astype(np.float32)
+            session._repair(Piece(number, row, number / 50))
+            found.append(session.quality.values.drifts)
+        return found
+
+    assert not any(drifts(0.0, 12.0)) and drifts(0.5, 60.0).count(True) > 0
+    session.state.belief = "unsure"
+    near = drifts(0.5, 60.0)  # at the limit it is not remarked, taken back and remarked again
+    assert all(near) and session.state.belief == "unsure"
+    assert not drifts(0.0, 3.0)[-1] and session.state.belief == ""
 
 
 def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path) -> None:
