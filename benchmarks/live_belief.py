@@ -11,7 +11,7 @@ again. The tables: what `Belief` says by sentence; how soon a fault is told by w
 words are dotted or marked.
 
 With `--ordinary`, the participants say these sentences instead, one a line, such as those of the published training
-split; most have words that the default lexicon lacks. Every second one chose the limits, the others judge them.
+split; most have words that the default lexicon lacks.
 """
 
 import argparse
@@ -59,6 +59,9 @@ WORLDS = {  # settings of the recordings, and steps of training
     "strict, weak": (replace(COUPLED, seed=36), 250),
     "weaker": (replace(SIMPLE, seed=37, difficulty=1.0), 90),
     "weak, unseen": (replace(SIMPLE, seed=38, difficulty=1.0), 100),
+    "easy, another": (replace(SIMPLE, seed=231, difficulty=0.3), 220),
+    "middle, another": (replace(SIMPLE, seed=232, difficulty=0.65), 220),
+    "hard, another": (replace(SIMPLE, seed=233, difficulty=1.0), 220),
 }
 FAULTS = (
     "other participant",
@@ -252,9 +255,7 @@ def ordinary(folder: Path, worlds: Sequence[str], texts: Sequence[str]) -> None:
         file = folder / name / "ordinary.json"
         if not file.is_file():
             save_json(file, hear_ordinary(folder / name, texts))
-        sentences = load_json(file)
-        for half, part in (("that chose", sentences[::2]), ("that judge", sentences[1::2])):
-            print(f"| {name}, sentences {half} | {certainty(part)} |", flush=True)
+        print(f"| {name} | {certainty(load_json(file))} |", flush=True)
 
 
 def main() -> None:

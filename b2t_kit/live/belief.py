@@ -180,6 +180,7 @@ _SPEAKS = 0.2  # fraction of them that must be neither blank nor silence
 # nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
 _FLAT = 0.6
 _FLAT_MORE = 0.55
+_TOO_WEAK = 1.5  # nats a phoneme: who loses more on validation is hardly surer of their own participant
 _SURE_AGAIN = 0.75  # of these are few enough to say no more of it
 
 
@@ -194,7 +195,8 @@ class Hearing:
 
     def __init__(self, expected: float, frame_seconds: float) -> None:
         "So many nats a phoneme were lacking on validation; 0: unknown."
-        self.limit = _FLAT + _FLAT_MORE * expected if expected else np.inf
+        is_judged = 0 < expected < _TOO_WEAK
+        self.limit = _FLAT + _FLAT_MORE * expected if is_judged else np.inf
         # of each of the last frames, as `frame_entropy` returns it
         self.frames: deque[tuple[float, bool]] = deque(maxlen=round(_LISTENS / frame_seconds))
         self.is_lost = False
