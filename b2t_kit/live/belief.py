@@ -176,10 +176,10 @@ class Belief:
 
 # %% ../../nbs/live/belief.ipynb #61e98e63
 _LISTENS = 6.0  # seconds whose frames are judged together
-_SPEAKS = 0.2  # fraction of them that must be neither blank nor silence
+_SPEAKS = 0.3  # fraction of them that must be neither blank nor silence; the others say nothing
 # nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
-_FLAT = 0.6
-_FLAT_MORE = 0.55
+_FLAT = 0.5
+_FLAT_MORE = 0.9
 _TOO_WEAK = 1.5  # nats a phoneme: who loses more on validation is hardly surer of their own participant
 _SURE_AGAIN = 0.75  # of these are few enough to say no more of it
 
@@ -191,7 +191,7 @@ def frame_entropy(logits: np.ndarray) -> tuple[float, bool]:  # (41,), calibrate
 
 
 class Hearing:
-    "Whether the network knows what it hears: the mean entropy of its last frames."
+    "Whether the network knows what it hears: the mean entropy of its last frames of speech."
 
     def __init__(self, expected: float, frame_seconds: float) -> None:
         "So many nats a phoneme were lacking on validation; 0: unknown."
@@ -209,6 +209,8 @@ class Hearing:
     def add(self, entropy: float, is_speech: bool) -> None:
         "Hear the next frame."
         self.frames.append((entropy, is_speech))
-        entropy, speech = np.mean(self.frames, 0)
-        if len(self.frames) == self.frames.maxlen and speech >= _SPEAKS:
-            self.is_lost = bool(entropy > self.limit * (_SURE_AGAIN if self.is_lost else 1.0))
+        most = self.frames.maxlen or 1
+        spoken = [nats for nats, is_speech in self.frames if is_speech]
+        if len(self.frames) == most and len(spoken) >= _SPEAKS * most:
+            limit = self.limit * (_SURE_AGAIN if self.is_lost else 1.0)
+            self.is_lost = sum(spoken) / len(spoken) > limit
