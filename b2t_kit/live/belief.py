@@ -176,7 +176,7 @@ class Belief:
 
 # %% ../../nbs/live/belief.ipynb #61e98e63
 _LISTENS = 6.0  # seconds whose frames are judged together
-_SPEAKS = 0.3  # fraction of them that must be neither blank nor silence; the others say nothing
+_SPEAKS = 0.4  # fraction of them that must be neither blank nor silence; the others say nothing
 # nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
 _FLAT = 0.5
 _FLAT_MORE = 0.9
