@@ -178,8 +178,8 @@ class Belief:
 _LISTENS = 6.0  # seconds whose frames are judged together
 _SPEAKS = 0.4  # fraction of them that must be neither blank nor silence; the others say nothing
 # nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
-_FLAT = 0.5
-_FLAT_MORE = 0.9
+_FLAT = 0.55
+_FLAT_MORE = 1.0
 _TOO_WEAK = 1.5  # nats a phoneme: who loses more on validation is hardly surer of their own participant
 _SURE_AGAIN = 0.75  # of these are few enough to say no more of it
 
