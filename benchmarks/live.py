@@ -227,7 +227,7 @@ def live_words(folder: Path, day: str, trials: list[tuple[np.ndarray, str]], exc
                              for place in range(block.src_start, block.src_end)}
                     evidence = word_evidence(decoder, update)
                     marks = unknown_words(evidence)
-                    lowered = lower_confidences(update.words, evidence, marks)
+                    lowered = lower_confidences(update.words, evidence)
                     found += [(place in right, sure, bool(marks[place])) for place, (_, sure) in enumerate(lowered)]
     return found
 

@@ -6,11 +6,12 @@
 
 Each world is a simulated participant of its own with a small GRU trained on it, in DIR; both are made once, in 5 to 10
 minutes on one idle core. Its validation sentences are heard as they are and with each fault; what was heard of each
-word is kept in DIR/WORLD/heard.json, and judged from there, so that limits can be tried without decoding again. The
-tables: what `Belief` says by sentence, and which words are dotted or marked.
+word and frame is kept in DIR/WORLD/heard.json, and judged from there, so that limits can be tried without decoding
+again. The tables: what `Belief` says by sentence; how soon a fault is told by words, and by frames (`Hearing`); and which
+words are dotted or marked.
 
 With `--ordinary`, the participants say these sentences instead, one a line, such as those of the published training
-split; most have words that the default lexicon lacks. Every second one chose the limits, the others judge them.
+split; most have words that the default lexicon lacks.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from live_kinds import KINDS, load
+from live_kinds import KINDS, instead, load
 from rapidfuzz.distance import Levenshtein
 
 from b2t_kit.all import open_task
@@ -30,7 +31,9 @@ from b2t_kit.core.files import load_json, save_json
 from b2t_kit.live.belief import (
     UNSURE,
     Belief,
+    Hearing,
     WordEvidence,
+    frame_entropy,
     lower_confidences,
     unknown_words,
     word_evidence,
@@ -56,6 +59,9 @@ WORLDS = {  # settings of the recordings, and steps of training
     "strict, weak": (replace(COUPLED, seed=36), 250),
     "weaker": (replace(SIMPLE, seed=37, difficulty=1.0), 90),
     "weak, unseen": (replace(SIMPLE, seed=38, difficulty=1.0), 100),
+    "easy, another": (replace(SIMPLE, seed=231, difficulty=0.3), 220),
+    "middle, another": (replace(SIMPLE, seed=232, difficulty=0.65), 220),
+    "hard, another": (replace(SIMPLE, seed=233, difficulty=1.0), 220),
 }
 FAULTS = (
     "other participant",
@@ -102,6 +108,7 @@ def hear(decoder: StreamDecoder, bins: np.ndarray, said: str) -> dict[str, Any]:
         "sure": [sure for _, sure in final.words],
         "right": [at in right for at in range(len(words))],
         "heard": [asdict(one) for one in word_evidence(decoder, final)],
+        "frames": [(round(nats, 3), speech) for nats, speech in map(frame_entropy, decoder.logits)],
     }
 
 
@@ -125,7 +132,7 @@ def hear_world(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
         exclude=tuple(said for _, said in trials),
         config=StreamConfig(end_silence=0),
     )
-    found: dict[str, Any] = {"expected": decoder.expected_loss}
+    found: dict[str, Any] = {"expected": decoder.expected_loss, "frame_seconds": decoder.frame_seconds}
     with decoder:
         for name in kinds:
             kind = KINDS[name]
@@ -136,6 +143,8 @@ def hear_world(folder: Path, kinds: Sequence[str]) -> dict[str, Any]:
                 faulty = [kind.values(row[None], start + at) for at, row in enumerate(rows)]
                 found[name].append(hear(decoder, np.concatenate(faulty).astype(np.float32), said))
                 start += len(bins)
+        quiet = instead(KINDS["silence"], folder / "data", folder / "stranger", trials).rows
+        found["silence"] = [hear(decoder, quiet, "")]
     return found
 
 
@@ -146,13 +155,51 @@ def verdicts(sentences: Sequence[dict[str, Any]], expected: float) -> Counter[st
     return Counter(one or "believed" for one in said)
 
 
+def seconds_until_lost(world: dict[str, Any], before: Sequence[dict], after: Sequence[dict]) -> float:
+    "Return when frames tell that something is wrong, from the first of the sentences after; infinite: never."
+    hearing = Hearing(world["expected"], world["frame_seconds"])
+    num_before = sum(len(each["frames"]) for each in before)
+    for index, frame in enumerate(frame for each in (*before, *after) for frame in each["frames"]):
+        hearing.add(*frame)
+        if hearing.is_lost and index >= num_before:
+            return (index + 1 - num_before) * world["frame_seconds"]
+    return np.inf
+
+
+def seconds_until_doubted(world: dict[str, Any], before: Sequence[dict], after: Sequence[dict]) -> float:
+    "The same for words, which are judged when a sentence ends."
+    belief = Belief(world["expected"])
+    seconds = 0.0
+    for index, each in enumerate((*before, *after)):
+        is_after = index >= len(before)
+        seconds += is_after * len(each["frames"]) * world["frame_seconds"]
+        if belief.add([WordEvidence(**one) for one in each["heard"]]) and is_after and each["words"]:
+            return seconds
+    return np.inf
+
+
+def delays(world: dict[str, Any], kind: str) -> str:
+    "Return the median seconds until a fault is told by words, by frames and by either, and how often it never is."
+    cells = []
+    starts = range(0, SENTENCES, 2)
+    healthy = world["no fault"] * 2
+    faulty = world[kind] * 2
+    parts = [(healthy[start : start + 3], faulty[start : start + 6]) for start in starts]
+    words = np.array([seconds_until_doubted(world, *part) for part in parts])
+    frames = np.array([seconds_until_lost(world, *part) for part in parts])
+    for each in (words, frames, np.minimum(words, frames)):
+        never = np.isinf(each).sum()
+        cells.append(f"{np.median(each):.0f}" + f" ({never} never)" * bool(never))
+    return " | ".join(cells)
+
+
 def certainty(sentences: Sequence[dict[str, Any]]) -> str:
     "Return how many undotted words are right, and how many right and wrong words are marked."
     right = np.concatenate([each["right"] for each in sentences]).astype(bool)
     evidence = [[WordEvidence(**one) for one in each["heard"]] for each in sentences]
     marks = list(map(unknown_words, evidence))
     words = [list(zip(each["words"], each["sure"])) for each in sentences]
-    lowered = [lower_confidences(*each) for each in zip(words, evidence, marks)]
+    lowered = [lower_confidences(*each) for each in zip(words, evidence)]
     sure = np.array([one for each in lowered for _, one in each])
     marked = np.array([bool(one) for each in marks for one in each])
     plain = (sure >= UNSURE) & ~marked
@@ -208,9 +255,7 @@ def ordinary(folder: Path, worlds: Sequence[str], texts: Sequence[str]) -> None:
         file = folder / name / "ordinary.json"
         if not file.is_file():
             save_json(file, hear_ordinary(folder / name, texts))
-        sentences = load_json(file)
-        for half, part in (("that chose", sentences[::2]), ("that judge", sentences[1::2])):
-            print(f"| {name}, sentences {half} | {certainty(part)} |", flush=True)
+        print(f"| {name} | {certainty(load_json(file))} |", flush=True)
 
 
 def main() -> None:
@@ -240,13 +285,26 @@ def main() -> None:
     print("| world | stream | words wrong | believed | unsure | untrusted | no words |")
     print("|---|---|--:|--:|--:|--:|--:|")
     for name, world in found.items():
-        for kind in (kind for kind in world if kind != "expected"):
+        for kind in (kind for kind in world if kind in options.kinds):
             sentences = world[kind]
             wrong = sum(each["errors"] for each in sentences) / sum(each["said"] for each in sentences)
             counts = verdicts(sentences, world["expected"])
             cells = [counts["believed"], counts["unsure"], counts["untrusted"]]
             silent = len(sentences) - sum(cells)
             print(f"| {name} | {kind} | {wrong:.0%} |", *[f"{cell} |" for cell in (*cells, silent)])
+    print("", "| world | stream | by words, s | by frames, s | by either, s |", "|---|---|--:|--:|--:|", sep="\n")
+    for name, world in found.items():
+        for kind in (kind for kind in world if kind in FAULTS):
+            print(f"| {name} | {kind} | {delays(world, kind)} |")
+    print("", "| world | healthy, min | alarms by frames | by words | silence, min | alarms by frames |", sep="\n")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, world in found.items():
+        cells = []
+        for kind in ("no fault", "silence"):
+            minutes = sum(len(each["frames"]) for each in world[kind]) * world["frame_seconds"] / 60
+            cells += [f"{minutes:.1f}", int(seconds_until_lost(world, (), world[kind]) < np.inf)]
+        cells.insert(2, len(world["no fault"]) - verdicts(world["no fault"], world["expected"])["believed"])
+        print(f"| {name} |", *[f"{cell} |" for cell in cells])
     print("", CERTAINTY, "|---|--:|--:|--:|--:|--:|", sep="\n")
     for name, world in found.items():
         print(f"| {name} | {certainty(world['no fault'])} |")

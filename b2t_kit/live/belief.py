@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['UNSURE', 'WordEvidence', 'without_silence', 'phoneme_cost', 'word_evidence', 'unknown_words', 'known_sounds',
-           'lower_confidences', 'Belief']
+           'lower_confidences', 'Belief', 'frame_entropy', 'Hearing']
 
 # %% ../../nbs/live/belief.ipynb #b31ef003
 from collections import deque
@@ -23,7 +23,7 @@ from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 # words below this confidence are dotted: the fewest wrong words that look right, for few dots
 UNSURE = 0.99
 # nats that phonemes are better than a word, and than one beside such a word
-_UNEXPLAINED = 10.0
+_UNEXPLAINED = 11.0
 _BESIDE = 3.0
 
 
@@ -33,6 +33,8 @@ class WordEvidence:
     sounds: str  # its most likely phonemes
     margin: float  # nats that they are better than the word; below 0 if many alignments speak for the word
     phonemes: int  # of the word
+    is_end: bool = False  # its own phonemes are heard, and more before or after them
+    is_joined: bool = False  # no silence is heard between it and the word before
 
 
 def without_silence(logits: np.ndarray) -> torch.Tensor:  # (P, 41), calibrated; (P, 40)
@@ -55,12 +57,15 @@ def word_evidence(decoder: StreamDecoder, update: Update) -> tuple[WordEvidence,
     windows = decoder.windows
     search = decoder.search
     rows = without_silence(decoder.logits)
+    silent = torch.from_numpy(decoder.logits).softmax(1)[:, SILENCE] > 0.5
     start = 0
     found = list[WordEvidence]()
     names = search.lexicon.names
     for (word, _), end_bin in zip(update.words, update.ends):
         end = windows.frames_in(end_bin - update.began)
         span = rows[start:end]
+        # a network that hears no silence at all was not taught any
+        is_joined = bool(found and silent.any() and not silent[start:end].any())
         start = max(start, end)
         forms = [
             [one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())
@@ -68,11 +73,12 @@ def word_evidence(decoder: StreamDecoder, update: Update) -> tuple[WordEvidence,
         fitting = [form for form in forms if 0 < len(form) <= len(span)]
         costs = [(phoneme_cost(span, form), len(form)) for form in fitting]
         cost, phonemes = min(costs, default=(0.0, 1))
-        sounds = ("" if names != PHONEMES else " ").join(
-            names[one] for one in collapse(span.argmax(1).tolist())
-        )
+        heard = collapse(span.argmax(1).tolist())
+        sounds = ("" if names != PHONEMES else " ").join(names[one] for one in heard)
         margin = float(span.max(1).values.sum()) + cost if costs else 0.0
-        found.append(WordEvidence(sounds, margin, phonemes))
+        ends = [part for form in fitting for part in (heard[: len(form)], heard[-len(form) :])]
+        is_end = any(form in ends and form != heard for form in fitting)
+        found.append(WordEvidence(sounds, margin, phonemes, is_end, is_joined))
     return tuple(found)
 
 
@@ -80,9 +86,14 @@ def unknown_words(evidence: Sequence[WordEvidence]) -> tuple[str, ...]:
     "Return for each word of a sentence the network's phonemes if no lexicon may have it, or nothing."
     margins = [one.margin if one.sounds else 0.0 for one in evidence]
     far = [0.0, *margins, 0.0]
-    return tuple(one.sounds if margin > _UNEXPLAINED
-                 or (margin > _BESIDE and max(far[index], far[index + 2]) > _UNEXPLAINED) else ""
-                 for index, (one, margin) in enumerate(zip(evidence, margins)))
+    neighbours = list(map(max, far, far[2:]))
+    return tuple(
+        one.sounds
+        if not one.is_end
+        and (margin > _UNEXPLAINED or (margin > _BESIDE and beside > _UNEXPLAINED))
+        else ""
+        for one, margin, beside in zip(evidence, margins, neighbours)
+    )
 
 
 def known_sounds(lexicon: Lexicon, unknown: Sequence[str]) -> tuple[str, ...]:  # as `unknown_words` returns them
@@ -103,14 +114,16 @@ _LEFT = 0.9  # confidence that is left at most
 
 
 def lower_confidences(
-    words: Sequence[tuple[str, float]], evidence: Sequence[WordEvidence], unknown: Sequence[str]
+    words: Sequence[tuple[str, float]], evidence: Sequence[WordEvidence]
 ) -> tuple[tuple[str, float], ...]:
     "Return words with less confidence where a word that no lexicon has is likely."
     margins = [*(one.margin for one in evidence), 0.0]
+    joined = [*(one.is_joined for one in evidence), False]
+    has_unknown = max(margins) > _UNEXPLAINED
     found = []
     for index, (word, sure) in enumerate(words):
-        unlikely = margins[index] > _BESIDE
-        if any(unknown):
+        unlikely = margins[index] > _BESIDE or joined[index] or joined[index + 1]
+        if has_unknown:
             takes_from_next = margins[index + 1] > _BESIDE
             unlikely |= margins[index] > _AGAINST or takes_from_next or sure < _NEARLY_SURE
         found.append((word, min(sure, _LEFT) if unlikely else sure))
@@ -160,3 +173,44 @@ class Belief:
             elif left > 0:
                 judged += sentence[-left:]
         return float(np.mean(judged)) if len(judged) >= _FEWEST_WORDS else 0.0
+
+# %% ../../nbs/live/belief.ipynb #61e98e63
+_LISTENS = 6.0  # seconds whose frames are judged together
+_SPEAKS = 0.4  # fraction of them that must be neither blank nor silence; the others say nothing
+# nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
+_FLAT = 0.55
+_FLAT_MORE = 1.0
+_TOO_WEAK = 1.5  # nats a phoneme: who loses more on validation is hardly surer of their own participant
+_SURE_AGAIN = 0.75  # of these are few enough to say no more of it
+
+
+def frame_entropy(logits: np.ndarray) -> tuple[float, bool]:  # (41,), calibrated
+    "Return the entropy of a frame, in nats, and whether it is neither blank nor silence."
+    row = without_silence(logits[None]).exp()[0]
+    return float(torch.special.entr(row).sum()), bool(row[BLANK] < 0.5)
+
+
+class Hearing:
+    "Whether the network knows what it hears: the mean entropy of its last frames of speech."
+
+    def __init__(self, expected: float, frame_seconds: float) -> None:
+        "So many nats a phoneme were lacking on validation; 0: unknown."
+        is_judged = 0 < expected < _TOO_WEAK
+        self.limit = _FLAT + _FLAT_MORE * expected if is_judged else np.inf
+        # of each of the last frames, as `frame_entropy` returns it
+        self.frames: deque[tuple[float, bool]] = deque(maxlen=round(_LISTENS / frame_seconds))
+        self.is_lost = False
+
+    def start(self) -> None:
+        "Forget what was heard."
+        self.frames.clear()
+        self.is_lost = False
+
+    def add(self, entropy: float, is_speech: bool) -> None:
+        "Hear the next frame."
+        self.frames.append((entropy, is_speech))
+        most = self.frames.maxlen or 1
+        spoken = [nats for nats, is_speech in self.frames if is_speech]
+        if len(self.frames) == most and len(spoken) >= _SPEAKS * most:
+            limit = self.limit * (_SURE_AGAIN if self.is_lost else 1.0)
+            self.is_lost = sum(spoken) / len(spoken) > limit

@@ -29,8 +29,8 @@ from ..decode.combine import AveragedRuns, run_list
 from ..decode.decode import DecodeOptions, RunLogits
 from ..decode.tune import tuned_for
 from ..decode.words import about_words, choose_words
-from .belief import Belief, known_sounds, lower_confidences, unknown_words
-from .belief import word_evidence
+from .belief import Belief, Hearing, frame_entropy, known_sounds, lower_confidences
+from .belief import unknown_words, word_evidence
 from .measures import DelayLedger
 from .sources import Bridge, Inbox, LiveSource, Piece, Quality, count_repairs
 from .stream import StreamConfig, StreamDecoder, Update
@@ -64,6 +64,7 @@ class SessionState:
     remark: str = ""  # what is wrong with them, but no reason to stop
     sentence_fault: str = ""  # the last fault since a sentence ended
     belief: str = ""  # "unsure" or "untrusted", by `Belief`
+    is_lost: bool = False  # the network does not know what it hears, by `Hearing`
     ended: str = ""  # why the session is over
     failed: bool = False  # an error has ended it
 
@@ -88,7 +89,7 @@ def stream_status(state: SessionState, source: LiveSource, now: float, late: flo
                 "decoder, and the order and the sign of the channels",
             )
         remark = f", {state.remark}" if state.remark else ""
-        if state.belief:
+        if state.belief or state.is_lost:
             return Status("unsure", f"unsure: the decoder hardly believes its own words{remark}")
         return Status("live", f"live{remark}")
     if state.refused is not None and now - state.refused < 3 * PATIENCE:
@@ -247,7 +248,9 @@ class JudgedSession(PlainSession):
         super().__init__(decoder, source, watchers)
         pace = 0 if source.waits else source.pace
         self.quality = Quality(decoder.features, not decoder.norm, pace)
-        self.belief = Belief(getattr(decoder, "expected_loss", 0.0))
+        expected = getattr(decoder, "expected_loss", 0.0)
+        self.belief = Belief(expected)
+        self.hearing = Hearing(expected, getattr(decoder, "frame_seconds", 0.08))
         self.words_since = 0  # bins before the first word of the sentence that is open
         # as they were a moment ago
         self._refused = Counter[str]()
@@ -301,8 +304,15 @@ class JudgedSession(PlainSession):
             # the last three seconds are good, and so all words of a sentence that is younger
             if not state.fault and self.bins - self.words_since < _YOUNG:
                 state.sentence_fault = ""
+            drifted = self.quality.values.drifts
             state.fault = self.quality.take(piece)
+            if drifted and not self.quality.values.drifts:  # what words said was of the drift
+                self.belief = Belief(self.belief.expected)
+                self.hearing.start()
+                state.belief = ""
             state.sentence_fault = state.fault or state.sentence_fault
+            if state.fault:  # what is heard of it says nothing of what comes after it
+                self.hearing.start()
         self.bridge.broken = self.quality.broken
         self.bridge.damaged = bool(state.fault)
         pieces = super()._repair(piece)
@@ -314,14 +324,17 @@ class JudgedSession(PlainSession):
         updates = [*more.pop("updates", ())]
         unknown: tuple[str, ...] = ()
         for index, update in enumerate(updates):
+            if update.logits is not None:
+                self.hearing.add(*frame_entropy(update.logits))
             if update.final:
                 evidence = word_evidence(self.decoder, update)
                 if not state.sentence_fault:  # words of a bad signal say nothing of the next ones
                     state.belief = self.belief.add(evidence)
                 unknown = unknown_words(evidence)
                 if evidence:
-                    words = lower_confidences(update.words, evidence, unknown)
+                    words = lower_confidences(update.words, evidence)
                     updates[index] = replace(update, words=words)
+        state.is_lost = self.hearing.is_lost
         has_ended = any(update.final for update in updates)
         if updates and (updates[-1].final or not updates[-1].words):
             self.words_since = self.bins
@@ -331,7 +344,7 @@ class JudgedSession(PlainSession):
             arrived,
             updates,
             fault=state.sentence_fault or (DISBELIEF if state.belief == "untrusted" else ""),
-            unsure=has_ended and state.belief == "unsure",
+            unsure=has_ended and state.belief != "untrusted" and bool(state.belief or state.is_lost),
             unknown=unknown,
             known=known_sounds(self.decoder.search.lexicon, unknown) if any(unknown) else (),
             status=self._status,

@@ -544,6 +544,11 @@ _SPREAD = (0.2, 3.0)
 _MOST_MEAN = 1.5
 
 
+def _size(values: np.ndarray) -> float:
+    "Return the root mean square."
+    return float(np.sqrt(np.square(values).mean()))
+
+
 def _judge_scale(rows: np.ndarray, typical: float) -> str:  # (N, C); spread of the typical feature
     "Return what is wrong with the scale of z-scores; empty if nothing is."
     has_negative = rows.min() < 0
@@ -558,7 +563,7 @@ def _judge_scale(rows: np.ndarray, typical: float) -> str:  # (N, C); spread of 
         )
     suffix = "" if has_negative else ", none below 0, such as counts of spikes"
     return (
-        f"values of about {np.sqrt(np.square(rows).mean()):.3g}{suffix}, where z-scores are "
+        f"values of about {_size(rows):.3g}{suffix}, where z-scores are "
         "expected; z-score them, or use --normalise"
     )
 
@@ -568,9 +573,11 @@ _MANY = 200  # so many features, even of one spike a second, are not all silent 
 _STILL = 0.3
 _GONE_STILL = 0.15
 _FAR = 20.0  # no z-score of a good electrode is as large in a tenth of the bins
-# standard deviations of the features' means over ten seconds: that are remarked, and too many
+# standard deviations of the features' means over ten seconds: that are remarked, too many, and
+# few enough to say no more of it
 _DRIFTING = 0.5
 _DRIFTED = 1.0
+_DRIFTS_NO_MORE = 0.25
 _LOOKS = 20  # of half a second
 
 
@@ -590,6 +597,7 @@ class ValueJudge:
         self.num_means = 0  # looks that the means are of
         self.means = np.zeros_like(self.moved)  # of each feature, newer bins count more
         self.drift = 0.0  # of the typical feature from 0; 0 until the means are of `_LOOKS`
+        self.drifts = False
 
     def judge(self, rows: np.ndarray) -> str:  # (N, C) float64
         "Return what is wrong with the last bins; empty if nothing is."
@@ -616,15 +624,18 @@ class ValueJudge:
             return f"{broken.mean():.0%} of the features have NaN or enormous values"
         if not self.zscored:
             return ""
-        self._note_means(rows[-_EVERY:].mean(0))
+        self._note_means(rows)
         return _judge_scale(rows, typical) or self._judge_drift()
 
-    def _note_means(self, means: np.ndarray) -> None:
+    def _note_means(self, rows: np.ndarray) -> None:
         self.num_means += 1
         good = ~self.broken
+        means = rows[-_EVERY:].mean(0)
         self.means[good] += (means - self.means[good]) / min(self.num_means, _LOOKS // 2)
-        is_long = self.num_means >= _LOOKS
-        self.drift = float(np.sqrt(np.square(self.means[good]).mean())) if is_long else 0.0
+        if self.num_means >= _LOOKS:
+            # the last three seconds tell sooner that it is over
+            self.drift = min(_size(self.means[good]), _size(rows.mean(0)))
+        self.drifts = self.drift >= (_DRIFTS_NO_MORE if self.drifts else _DRIFTING)
 
     def _judge_drift(self) -> str:
         if self.drift < _DRIFTED:
@@ -673,7 +684,7 @@ class Quality:
         "Return what is wrong, but no reason to stop."
         if self.broken.any():
             return f"without {_name_features(self.broken)}, whose values cannot be"
-        if self.values.drift >= _DRIFTING:
+        if self.values.drifts:
             return "but the features drift: z-score them again soon"
         return ""
 

@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,12 +24,12 @@ from b2t_kit.decode.search import BeamSearch
 from b2t_kit.live.stream import StreamConfig, StreamDecoder
 from b2t_kit.devices.select import open_device
 from b2t_kit.importers.kept import KeptSession
-from b2t_kit.live.belief import WordEvidence
+from b2t_kit.live.belief import Hearing, WordEvidence
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
 from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status
-from b2t_kit.live.sources import ParticipantSource
+from b2t_kit.live.sources import ParticipantSource, Piece
 from b2t_kit.live.terminal import Terminal
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.recordings import SimulateConfig, labels_of, simulate
@@ -227,6 +229,52 @@ def test_words_of_a_bad_signal_are_no_reason_to_doubt_the_next(
     assert session.state.belief == ""
     session._tell(NO_BINS, updates=[final])
     assert session.state.belief == "untrusted"
+
+
+def test_a_network_that_is_lost_is_told_before_its_sentence_ends() -> None:
+    session = quiet_session()
+    session.hearing = Hearing(expected=0.5, frame_seconds=0.08)
+    told = list[Moment]()
+    session.watchers.append(SimpleNamespace(show=told.append))
+    sure = np.eye(41, dtype=np.float32)[5] * 20
+    words = (("come", 0.995), ("here", 0.995), ("now", 0.995))
+
+    def hear(logits: np.ndarray, seconds: float) -> None:
+        """Tell so many seconds of frames that sound like this; usable bins come meanwhile."""
+        for _ in range(round(seconds / 0.08)):
+            session.state.received = time.perf_counter()
+            session._tell(NO_BINS, updates=[replace(Words().update("", words), logits=logits)])
+
+    hear(sure, 8.0)
+    assert session.status().name == "live"
+    hear(np.zeros(41, np.float32), 4.0)
+    assert session.status().name == "unsure"
+    session._tell(NO_BINS, updates=[Words().update("cue", words)])
+    assert told[-1].unsure and not told[-1].fault
+    hear(sure, 5.0)  # repaired: no sentence has to end for it
+    assert session.status().name == "live"
+    session._tell(NO_BINS, updates=[Words().update("cue", words)])
+    assert not told[-1].unsure
+
+
+def test_words_of_a_drift_are_not_held_against_what_comes_after_it() -> None:
+    session = quiet_session()
+    rng = np.random.default_rng(0)
+
+    def drifts(offset: float, seconds: float) -> list[bool]:
+        """Whether it is remarked after each bin of so many seconds with an offset."""
+        found = []
+        for number in range(session.quality.count, session.quality.count + round(50 * seconds)):
+            row = offset + rng.normal(size=(1, Words.features)).astype(np.float32)
+            session._repair(Piece(number, row, number / 50))
+            found.append(session.quality.values.drifts)
+        return found
+
+    assert not any(drifts(0.0, 12.0)) and drifts(0.5, 60.0).count(True) > 0
+    session.state.belief = "unsure"
+    near = drifts(0.5, 60.0)  # at the limit it is not remarked, taken back and remarked again
+    assert all(near) and session.state.belief == "unsure"
+    assert not drifts(0.0, 3.0)[-1] and session.state.belief == ""
 
 
 def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path) -> None:
