@@ -7,8 +7,8 @@
 Each world is a simulated participant of its own with a small GRU trained on it, in DIR; both are made once, in 5 to 10
 minutes on one idle core. Its validation sentences are heard as they are and with each fault; what was heard of each
 word and frame is kept in DIR/WORLD/heard.json, and judged from there, so that limits can be tried without decoding
-again. The tables: what `Belief` says by sentence; how soon a fault is told by words, and by frames (`Hearing`); and which
-words are dotted or marked.
+again. The tables: what `Belief` says by sentence; how soon a fault is told by words, and by frames (`Hearing`); and
+which words are dotted or marked.
 
 With `--ordinary`, the participants say these sentences instead, one a line, such as those of the published training
 split; most have words that the default lexicon lacks.

@@ -2,8 +2,8 @@
 
     python tools/first_screen.py [FOLDER]      # default: benchmarks/results
 
-It needs chromium, chromedriver, `pip install selenium markdown-it-py`, and a font with Chinese letters. The page has the
-widths and sizes of text that GitHub uses; the letters are this machine's.
+It needs chromium, chromedriver, `pip install selenium markdown-it-py`, and a font with Chinese letters. The page has
+the widths and sizes of text that GitHub uses; the letters are this machine's.
 """
 import io
 import sys
