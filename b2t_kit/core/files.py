@@ -328,6 +328,15 @@ def repeated(paths: Sequence[str | Path]) -> tuple[str | Path, str | Path] | Non
 _MAX_TEXT = 1 << 30
 
 
+def _some_files(folder: Path) -> str:  # such as " in it: logits.hdf5, nbest.jsonl"
+    "Name the first files of a folder; empty if it has none, or cannot be listed."
+    with suppress(OSError):
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+        seen = [name for name in names if not name.startswith(".")]
+        return f" in it: {', '.join(seen[:4])}{', ...' if seen[4:] else ''}" if seen else ""
+    return ""
+
+
 def read_bytes(path: str | Path) -> bytes:
     "Return the content of a file that is not too large."
     try:
@@ -335,6 +344,8 @@ def read_bytes(path: str | Path) -> bytes:
             data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
             while len(data) <= _MAX_TEXT and (block := file.read(1 << 20)):
                 data += block
+    except IsADirectoryError as error:
+        raise KitError(f"{path}: is a folder; give a file{_some_files(Path(path))}") from error
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > _MAX_TEXT:
