@@ -197,15 +197,10 @@ class Looks:
         return float(np.median(self.rates)) if len(self.rates) >= 8 else 0.0
 
     @property
-    def halves(self) -> list[Moments]:
-        "The bins of the even trials, and of the odd ones."
-        both = zip(*self.blocks.values())
-        return [sum(parts, Moments(self.columns)) for parts in both]
-
-    @property
     def total(self) -> Moments:
         "All bins."
-        return sum(self.halves, Moments(self.columns))
+        halves = [half for both in self.blocks.values() for half in both]
+        return sum(halves, Moments(self.columns))
 
     @property
     def steps(self) -> np.ndarray:  # (groups,); NaN where no column changes
@@ -357,12 +352,21 @@ def _other_order(
     )
 
 # %% ../../nbs/data/check.ipynb #6f766fd3
+def _halves_without(day: Looks, block: int) -> Sequence[Moments]:
+    "Return every other block of the rest of a day, and the others; of one block, its even and its odd trials."
+    others = [both for name, both in day.blocks.items() if name != block]
+    if len(others) == 1:
+        return others[0]
+    whole = [one + two for one, two in others]
+    return [sum(whole[side::2], Moments(day.columns)) for side in (0, 1)]
+
+
 def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
     "Yield what is odd about blocks, beside the rest of their day."
     for block, halves in day.blocks.items():
-        others = [one + two for name, (one, two) in day.blocks.items() if name != block]
         here = halves[0] + halves[1]
-        there = sum(others, Moments(day.columns))
+        rest = _halves_without(day, block)
+        there = rest[0] + rest[1]
         if min(here.bins, there.bins) < 500:
             continue
         if ((here.values[1] > 0) & (there.values[1] > 0)).sum() < 4:
@@ -370,9 +374,6 @@ def of_blocks(day: Looks) -> Iterator[tuple[str, str]]:
         if line := _other_scale(block, here, there):
             yield "block", line
             continue
-        rest = [sum(others[side::2], Moments(day.columns)) for side in (0, 1)]
-        if len(others) == 1:
-            rest = next(list(both) for name, both in day.blocks.items() if name != block)
         if line := _other_order(day, block, halves, rest):
             yield "order", line
 
@@ -470,9 +471,8 @@ def _other_electrodes(
         pairs = [similarity(ranks[one], ranks[other]) for one, other in combinations(others, 2)]
         usual = np.median(pairs, axis=0)
         # of two days that drift has changed alike, a third may differ by itself
-        alike = usual > (0.6 if len(others) > 2 else 0.8)
-        sure = alike & (_own_similarity(days[index].halves, groups) > _SURE)
-        odd = np.flatnonzero(sure & (fits.diagonal() < 0.15))
+        least = 0.6 if len(others) > 2 else 0.8
+        odd = np.flatnonzero((usual > least) & (fits.diagonal() < 0.15))
         if not len(odd):
             continue
         first = int(odd[0])

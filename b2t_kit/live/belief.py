@@ -180,8 +180,8 @@ _SPEAKS = 0.4  # fraction of them that must be neither blank nor silence; the ot
 # nats a frame that are too many: of a perfect decoder, and more for each nat a phoneme that it loses on validation
 _FLAT = 0.55
 _FLAT_MORE = 1.0
-_TOO_WEAK = 1.5  # nats a phoneme: who loses more on validation is hardly surer of their own participant
-_SURE_AGAIN = 0.75  # of these are few enough to say no more of it
+_TOO_WEAK = 1.5  # nats a phoneme; with a higher loss a decoder is hardly surer of its own participant
+_SURE_AGAIN = 0.75  # fraction of the limit below which the network counts as sure again
 
 
 def frame_entropy(logits: np.ndarray) -> tuple[float, bool]:  # (41,), calibrated
@@ -194,7 +194,7 @@ class Hearing:
     "Whether the network knows what it hears: the mean entropy of its last frames of speech."
 
     def __init__(self, expected: float, frame_seconds: float) -> None:
-        "So many nats a phoneme were lacking on validation; 0: unknown."
+        "`expected` is the loss on validation in nats a phoneme, 0 if unknown."
         is_judged = 0 < expected < _TOO_WEAK
         self.limit = _FLAT + _FLAT_MORE * expected if is_judged else np.inf
         # of each of the last frames, as `frame_entropy` returns it

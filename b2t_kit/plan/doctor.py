@@ -932,7 +932,9 @@ def check_device(
     return remarks + [Remark(part, "problem", problem)] * bool(problem)
 
 # %% ../../nbs/plan/doctor.ipynb #8e504631
+_SCORES = "eval/*/result.json", "decode/*/result.json", "report/*.row.json"
 _BUNDLED = (
+    *_SCORES,
     "config.json",
     "metrics.jsonl",
     "seeds.json",
@@ -941,10 +943,7 @@ _BUNDLED = (
     "scores.json",
     "checkpoints/*/state.json",
     "checkpoints/*/.complete",
-    "eval/*/result.json",
     "eval/*/report.txt",
-    "decode/*/result.json",
-    "report/*.row.json",
     "plan*",
     "preflight*",
     "preflight/*",
@@ -1024,8 +1023,7 @@ def _check_reportable(run: Path) -> None:
     "Raise `KitError` for a folder that is no run, and in which no decoder was scored."
     has_records = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()
     is_run = (run / "config.json").is_file() and has_records
-    scores = "eval/*/result.json", "decode/*/result.json", "report/*.row.json"
-    is_scored = any(any(run.glob(pattern)) for pattern in scores)
+    is_scored = any(any(run.glob(pattern)) for pattern in _SCORES)
     if not (is_run or is_scored or (run / "seeds.json").is_file()):
         raise KitError(
             f"{run}: has nothing to report: a run has config.json, and metrics.jsonl or "
