@@ -289,8 +289,17 @@ def known_mistake(path: Path) -> str:
     return ""
 
 # %% ../../nbs/core/files.ipynb #e3b163a2
+def _some_files(folder: Path) -> str:  # such as " in it: logits.hdf5, nbest.jsonl"
+    "Name the first files of a folder; empty if it has none, or cannot be listed."
+    with suppress(OSError):
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+        seen = [name for name in names if not name.startswith(".")]
+        return f" in it: {', '.join(seen[:4])}{', ...' if seen[4:] else ''}" if seen else ""
+    return ""
+
+
 def regular_file(path: str | Path) -> Path:
-    "Return the path; raise `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
+    "Return the path; raise `KitError` for a folder, a pipe or a known mistake. A missing file is left to the reader."
     path = Path(path)
     try:
         kind = path.stat().st_mode
@@ -300,7 +309,9 @@ def regular_file(path: str | Path) -> Path:
     piped = stat.S_ISFIFO(kind) and str(path).startswith(
         ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
     )
-    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or piped):
+    if stat.S_ISDIR(kind):
+        raise KitError(f"{path}: cannot be read (is a folder); give a file{_some_files(path)}")
+    if not (stat.S_ISREG(kind) or piped):
         raise KitError(f"{path}: is a pipe, a socket or a device; give a file")
     if not piped and (mistake := known_mistake(path)):
         raise KitError(f"{path}: {mistake}")
@@ -328,15 +339,6 @@ def repeated(paths: Sequence[str | Path]) -> tuple[str | Path, str | Path] | Non
 _MAX_TEXT = 1 << 30
 
 
-def _some_files(folder: Path) -> str:  # such as " in it: logits.hdf5, nbest.jsonl"
-    "Name the first files of a folder; empty if it has none, or cannot be listed."
-    with suppress(OSError):
-        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
-        seen = [name for name in names if not name.startswith(".")]
-        return f" in it: {', '.join(seen[:4])}{', ...' if seen[4:] else ''}" if seen else ""
-    return ""
-
-
 def read_bytes(path: str | Path) -> bytes:
     "Return the content of a file that is not too large."
     try:
@@ -344,8 +346,6 @@ def read_bytes(path: str | Path) -> bytes:
             data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
             while len(data) <= _MAX_TEXT and (block := file.read(1 << 20)):
                 data += block
-    except IsADirectoryError as error:
-        raise KitError(f"{path}: is a folder; give a file{_some_files(Path(path))}") from error
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > _MAX_TEXT:

@@ -232,10 +232,8 @@ def reading(
 def open_file(path: Path) -> h5py.File:
     "Open an HDF5 file for reading; raise `Fault` if it is missing, damaged or not one."
     with reading(path):
-        if not path.is_file():  # a pipe would be waited for without end
-            raise KitError(
-                "is not a file" if path.exists() else "is missing, or a link to a missing file"
-            )
+        if not path.exists():
+            raise KitError("is missing, or a link to a missing file")
         try:
             return h5py.File(regular_file(path), "r")
         except _H5_ERRORS as error:

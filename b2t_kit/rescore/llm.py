@@ -378,7 +378,7 @@ def load_scorer(
     writing: Writing | None = None,  # None: the most likely one for sentences that nobody scores
 ) -> CausalScorer:
     "Return the scorer of a model folder."
-    folder = regular_file(folder)
+    folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")
