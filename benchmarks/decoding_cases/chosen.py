@@ -7,6 +7,7 @@ from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, 
 
 from b2t_kit.decode import words
 from b2t_kit.decode.search import BeamSearch, SearchConfig
+from b2t_kit.lm.build import train_language_model
 from b2t_kit.lm.model import LanguageModel, perplexity
 from b2t_kit.speech.sentences import mix_language_models
 from b2t_kit.lm.kenlm import read_language_model
@@ -16,25 +17,29 @@ from b2t_kit.speech.calibrate import tempered
 from b2t_kit.lexicon.g2p import sentence_to_phonemes
 from b2t_kit.lexicon.lexicon import Lexicon, build_lexicon, missing_words
 from b2t_kit.text.metrics import per, rate_of
-from b2t_kit.text.phonemes import collapse, to_ids
+from b2t_kit.text.phonemes import collapse, normalise, to_ids
 
 HAND_MADE = "made by hand"
 
 
-def chosen(labels: Path, /, *, levels: str = "0.05,0.35,1", sentences: int = 1426, json: Path | None = None) -> None:
+def chosen(labels: Path, /, *, levels: str = "0.05,0.35,1", sentences: int = 1426, training: int | None = None,
+           json: Path | None = None) -> None:
     """Word errors of the same logits with the words that the kit chooses, and with others.
 
     Each scored sentence becomes simulated logits; a level multiplies their phoneme errors. All models know the same
-    5,631 other sentences and none of the scored ones; the search has its default weights.
+    5,631 other sentences, or the first so many of them (training), and none of the scored ones; the search has its
+    default weights.
 
     grammar            the simulator's 636 words, which were taken without --lm until November 2026
     training sentences what is taken without --lm where general English is not at hand
     with English       what is taken without --lm where pocketsphinx is installed
     English alone      what is taken without --lm where it is installed, and no training sentences are at hand
+    neither            what is taken without --lm where neither is at hand
+    only sentences     the training sentences without the simulator's; only words: all words equally likely
     made by hand       the sentences' 3-gram mixed with pocketsphinx's n-grams, shares found on 250 further sentences
     """
     scored, held_out, rest = divided(labels)
-    scored = scored[:sentences]
+    scored, rest = scored[:sentences], rest[:training]
     if installed_english() is None:
         raise SystemExit("pip install pocketsphinx")
     models = {"grammar": words.made_up_words(scored), **made(scored, rest), HAND_MADE: by_hand(scored, held_out, rest)}
@@ -58,6 +63,10 @@ def made(scored: list[str], rest: list[str]) -> dict[str, tuple[Lexicon, Languag
                                    ("neither", none, []), ("English alone", english, [])):
         vocabulary = words.all_words(training)
         found[name] = build_lexicon(vocabulary), words.make_model(training, scored, vocabulary, source)
+        if source is none:
+            alone = [[normalise(one) for one in training] or vocabulary]
+            model = train_language_model(alone, words.ORDER if training else 1, vocabulary=vocabulary)
+            found["only sentences" if training else "only words"] = found[name][0], model
     return found
 
 
