@@ -171,7 +171,10 @@ for name, (place, _) in b2t_kit.all.EXPORTS.items():
 """
 
 
-@pytest.mark.parametrize("wing", EVERY_WING)
+SECOND = [pytest.param(wing, marks=pytest.mark.second_tier) for wing in EVERY_WING[1:]]  # five seconds each
+
+
+@pytest.mark.parametrize("wing", [EVERY_WING[0], *SECOND])
 def test_a_wing_can_be_left_out(wing, tmp_path):
     "Every other module is imported, the command line answers, and only the wing's own verbs are gone."
     shutil.copytree(ROOT / "b2t_kit", tmp_path / "b2t_kit", ignore=shutil.ignore_patterns("__pycache__", "machine_code*"))
