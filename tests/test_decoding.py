@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from b2t_kit.cli import main
 from b2t_kit.decode.decode import LogitsFile, decode_sentences
+from b2t_kit.lm.grammar import default_language_model
 from b2t_kit.simulate.logits import noisy_sentence
 
 
@@ -30,13 +31,15 @@ def sure_file(path: Path, factor: float, truths: tuple[str | None, ...] = SAID) 
 @pytest.mark.parametrize("truths, how", [(SAID, "fitted"), ((None,) * 4, "estimated")], ids=["labels", "no labels"])
 def test_words_do_not_depend_on_how_sure_a_network_is(tmp_path, truths, how):
     "Logits times 4 are divided by four times the temperature: the same sentences with the same scores."
-    found = {factor: decode_sentences(LogitsFile(sure_file(tmp_path / f"{factor}.h5", factor, truths)), "default")
+    words = tmp_path / "words.b2tlm"
+    default_language_model().save(words)
+    found = {factor: decode_sentences(LogitsFile(sure_file(tmp_path / f"{factor}.h5", factor, truths)), words)
              for factor in (1.0, 4.0, 3.7)}
     assert {one.calibration.source for one in found.values()} == {how}
     assert found[4.0].calibration.temperature == 4 * found[1.0].calibration.temperature
     assert found[4.0].trials == found[1.0].trials
     assert [one.sentence for one in found[3.7].trials] == [one.sentence for one in found[1.0].trials]
-    raw = decode_sentences(LogitsFile(tmp_path / "4.0.h5"), "default", temperature=1.0)
+    raw = decode_sentences(LogitsFile(tmp_path / "4.0.h5"), words, temperature=1.0)
     assert raw.trials != found[4.0].trials and raw.calibration.source == "given"
 
 

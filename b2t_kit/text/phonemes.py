@@ -246,11 +246,16 @@ def normalise_lines(text: str) -> str:  # the same lines, normalised, with as ma
     return _LONE_HYPHEN.sub(" ", text).replace(" '", "'")
 
 # %% ../../nbs/text/phonemes.ipynb #a176be39
+_NORMAL = re.compile("[a-z]+(?: [a-z]+)*")
+
+
 def normalise(
     sentence: str,  # any text
     typography: bool = True,  # False: by the published rules alone
 ) -> str:  # lower-case words of a-z, hyphen and apostrophe, separated by single spaces
     "Return a sentence as it is scored, without marks such as `<unk>`."
+    if _NORMAL.fullmatch(sentence):  # as most words of a dictionary are; the rules would leave it as it is
+        return sentence
     if not typography:
         return remove_punctuation(sentence)
     line = normalise_lines(" ".join(sentence.split("\n")))
