@@ -209,7 +209,9 @@ class LogitsFile(LogitSource):
     @property
     def folder(self) -> Path:
         path = Path(self.path).absolute()
-        return path.parent if self.run else path.with_suffix("")
+        if self.run:
+            return path.parent
+        return path.with_suffix("") if path.suffix else path.with_name(f"{path.name}_decoded")
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         return self.run.records(folder) if self.run else super().records(folder)
