@@ -90,7 +90,7 @@ def logits(folder: Path) -> None:
 
 
 def nbest(folder: Path) -> None:
-    from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
+    from b2t_kit.decode.lists import DecodedTrial, Hypothesis, write_nbest
     lists = (Hypothesis(("we", "can"), -3.0, -2.0, -5.0), Hypothesis(("we",), -4.0, -1.5, -5.5))
     write_nbest(folder / "nbest.jsonl", [DecodedTrial("t15.2023.08.01", 1, number, lists, "We can.") for number in range(3)])
 

@@ -16,7 +16,7 @@ from b2t_kit.cli import main
 from b2t_kit.core.program import run_program
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.write import tiny_recordings
-from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
+from b2t_kit.decode.lists import DecodedTrial, Hypothesis, write_nbest
 from commands import interrupted, python, tree
 from tiny_models import write_causal
 from published_files import tiny_mat_files

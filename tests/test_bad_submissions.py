@@ -7,7 +7,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.write import tiny_recordings
-from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
+from b2t_kit.decode.lists import DecodedTrial, Hypothesis, write_nbest
 from commands import tree
 
 TEXT = "we can hear you now"

@@ -8,7 +8,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core.files import load_json
-from b2t_kit.decode.files import read_nbest
+from b2t_kit.decode.lists import read_nbest
 from test_words import DAY, train_legible
 
 pytestmark = pytest.mark.second_tier

@@ -17,7 +17,7 @@ from b2t_kit.core.files import load_json
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.combine import AveragedRuns, write_average
-from b2t_kit.decode.files import read_nbest
+from b2t_kit.decode.lists import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 from b2t_kit.speech.evaluate import certainty_of, evaluate_run
 from b2t_kit.speech.logits import read_greedy_trials

@@ -33,7 +33,7 @@ from ..core.random import fold_seed
 from ..core.settings import check_bounds
 from ..data.batches import Batch, augment
 from ..data.dataset import T15, Recordings
-from ..decode.files import Hypothesis
+from ..decode.lists import Hypothesis
 from ..decode.search import BeamSearch
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell

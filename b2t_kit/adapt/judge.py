@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..decode.files import Hypothesis
+from ..decode.lists import Hypothesis
 from ..decode.search import BeamSearch
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 

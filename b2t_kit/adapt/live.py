@@ -20,7 +20,7 @@ from b2t_kit.adapt.adapt import (
     AdaptConfig, Learner, Stretch, sure_stretches,
 )
 from ..core.errors import KitError
-from ..decode.files import Hypothesis
+from ..decode.lists import Hypothesis
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
 from ..speech.calibrate import label_loss, tempered

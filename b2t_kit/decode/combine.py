@@ -25,8 +25,9 @@ from ..core.program import track_progress
 from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
-from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, read_trials
-from .files import with_selections, with_confidences
+from .files import LogitTrial, check_logits, read_trials
+from .lists import DecodedTrial, Hypothesis
+from .lists import with_selections, with_confidences
 from .search import BeamSearch, available_cores
 from .tune import DEFAULT
 from .words import about_words

@@ -26,8 +26,11 @@ from ..core.files import as_png, csv_text, locked, new_folders, save_json, write
 from ..core.program import report_progress, track_progress
 from ..core.settings import override, to_dict
 from ..data.dataset import Recordings
-from .files import DecodedTrial, LogitTrial, check_classes, class_order, read_nbest
-from .files import read_trials, selection_notes_of, with_selections, write_nbest
+from .check import check_classes
+from .files import LogitTrial, class_order
+from .lists import DecodedTrial, read_nbest
+from .files import read_trials
+from .lists import selection_notes_of, with_selections, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning
 from .tune import tune, tuned_for

@@ -29,7 +29,8 @@ from ..core.files import read_text
 from ..core.program import report_progress
 from ..core.settings import check_bounds, number_in, to_dict
 from .align import add_quiet, forced_align, log_add, pronunciation_arrays
-from .files import Hypothesis, check_logits, with_confidences
+from .files import check_logits
+from .lists import Hypothesis, with_confidences
 from ..lexicon.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..lexicon.lexicon import Lexicon, Trie, build_trie, check_word
 from ..lm.model import LanguageModel, follow, sentence_scores

@@ -20,7 +20,7 @@ from ..core.files import check_target, csv_text, read_bytes, save_json, write_at
 from ..core.program import report_progress
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_leak
-from .files import read_nbest
+from .lists import read_nbest
 from ..text.metrics import FEWEST_ROWS, Edits, Rate, by_groups, count_edits, edits, misplaced
 from ..text.metrics import rate_of, row_shift
 from ..text.phonemes import normalise

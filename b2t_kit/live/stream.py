@@ -26,7 +26,7 @@ from ..core.settings import check_bounds
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..decode.combine import average_logits
-from ..decode.files import Hypothesis
+from ..decode.lists import Hypothesis
 from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords
 from .norm import RunningNorm
 from ..lm.model import LanguageModel

@@ -38,7 +38,8 @@ from ..core.program import report_progress
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..data.quarantine import quarantine_record, quarantine_text
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
-from ..decode.files import DecodedTrial, posteriors, read_trials
+from ..decode.files import read_trials
+from ..decode.lists import DecodedTrial, posteriors
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.decoder import Decoder, load_decoder

@@ -36,8 +36,8 @@ from ..core.files import check_target, load_json, locked, new_folders, read_text
 from ..core.files import regular_file, save_json
 from ..core.program import environment_with, track_progress
 from ..core.settings import from_dict
-from ..decode.files import DecodedTrial, read_nbest, selection_notes_of, with_confidences
-from ..decode.files import with_selections, write_nbest
+from ..decode.lists import DecodedTrial, read_nbest, selection_notes_of, with_confidences
+from ..decode.lists import with_selections, write_nbest
 from ..decode.tune import halves
 from ..devices.select import open_device
 from ..devices.torch import Device, to_device

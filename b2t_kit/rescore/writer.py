@@ -23,7 +23,7 @@ from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.program import free_memory, gib, report_progress, track_progress
 from ..decode.combine import least_risk
-from ..decode.files import read_nbest, selection_notes_of
+from ..decode.lists import read_nbest, selection_notes_of
 from ..devices.torch import to_device
 from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
 from .llm import read_checked, save_checked, token_ids

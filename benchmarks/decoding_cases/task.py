@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from b2t_kit.decode.search import BeamSearch
 from b2t_kit.speech.calibrate import fit_to_sentences, tempered
-from b2t_kit.decode.files import Hypothesis
+from b2t_kit.decode.lists import Hypothesis
 from b2t_kit.lm.model import LanguageModel
 from b2t_kit.speech.sentences import build_language_model
 from b2t_kit.simulate.logits import Noise, noisy_sentence
