@@ -32,7 +32,9 @@ from ..decode.words import about_words, choose_words
 from .belief import Belief, Hearing, frame_entropy, known_sounds, lower_confidences
 from .belief import unknown_words, word_evidence
 from .measures import DelayLedger
-from .sources import Bridge, Inbox, LiveSource, Piece, Quality, count_repairs
+from .quality import Quality
+from .repair import Bridge, Inbox, count_repairs
+from .sources import LiveSource, Piece
 from .stream import StreamConfig, StreamDecoder, Update
 from ..text.phonemes import PHONEMES
 
