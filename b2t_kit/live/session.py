@@ -33,8 +33,8 @@ from .belief import Belief, Hearing, frame_entropy, known_sounds, lower_confiden
 from .belief import unknown_words, word_evidence
 from .measures import DelayLedger
 from .quality import Quality
-from .repair import Bridge, Inbox, count_repairs
-from .sources import LiveSource, Piece
+from .repair import Bridge, count_repairs
+from .sources import Inbox, LiveSource, Piece
 from .stream import StreamConfig, StreamDecoder, Update
 from ..text.phonemes import PHONEMES
 

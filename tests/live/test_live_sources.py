@@ -15,8 +15,8 @@ import pytest
 
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.live.rigs import LslSource, RedisSource, StreamSource, choose_source
-from b2t_kit.live.repair import Bridge, Inbox, count_repairs
-from b2t_kit.live.sources import Piece
+from b2t_kit.live.repair import Bridge, count_repairs
+from b2t_kit.live.sources import Inbox, Piece
 from stand_ins import free_port, until, web_server
 
 pylsl = pytest.importorskip("pylsl")
