@@ -21,8 +21,8 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import read_text, regular_file
 from ..core.settings import check_bounds
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15
-from ..data.dataset import UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading
+from ..data.dataset import (BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15,
+    UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading)
 from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
 from .layout import MOST_ROWS, member
 from ..text.phonemes import normalise

@@ -26,9 +26,9 @@ from ..core.errors import KitError
 from ..core.files import locked, new_folders
 from ..core.program import FAULTS, SUCCESS, track_progress
 from ..core.settings import check_bounds
-from ..data.dataset import BIN_SECONDS, LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS
-from ..data.dataset import Fault, Signal, Trial, check_features, check_text, entries_of
-from ..data.dataset import open_file, read_attribute, reading
+from ..data.dataset import (BIN_SECONDS, LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS,
+    SPLITS, Fault, Signal, Trial, check_features, check_text, entries_of, open_file,
+    read_attribute, reading)
 from ..data.quarantine import HeldOut, is_date
 from ..data.validate import fault_lines
 from ..data.write import SessionWriter

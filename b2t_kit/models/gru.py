@@ -18,8 +18,8 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds
-from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32
-from .model import times
+from .model import (GRU, FrameSteps, LinearConfig, TwoWayGRU,
+    add_product, in_float32, times)
 from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_tensors
 
 # %% ../../nbs/02_models.ipynb #fb2b8fb4

@@ -27,8 +27,8 @@ from torch import nn
 
 from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
-from ..core.files import as_png, load_json, locked, new_folders, regular_file, save_json
-from ..core.files import write_atomically
+from ..core.files import (as_png, load_json, locked, new_folders, regular_file,
+    save_json, write_atomically)
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, from_dict, to_dict
 from ..data.batches import check_batch_size, read_ahead, rows_per_batch
@@ -36,8 +36,8 @@ from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.published import read_tensors
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample
-from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix
-from .eit_physics import read_pairs
+from .eit_physics import (ELECTRODES, READ, SIZE, classical_images,
+    classical_matrix, read_pairs)
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
