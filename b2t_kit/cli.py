@@ -23,8 +23,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, chdir, closing, contextmanager, nullcontext, redirect_stderr
-from contextlib import redirect_stdout, suppress
+from contextlib import (ExitStack, chdir, closing, contextmanager, nullcontext, redirect_stderr,
+    redirect_stdout, suppress)
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -33,8 +33,8 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import GenericAlias, NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
-from typing import Union, get_type_hints
+from typing import (TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args,
+    get_origin, get_type_hints)
 
 import tyro
 from tyro.conf import Positional, arg
@@ -44,10 +44,10 @@ from . import __version__
 from .core.errors import KitError
 from .core.files import check_target, load_json, locked, new_folders, read_text, save_json
 from .core.processes import find_rank, lost_contact
-from .core.program import ERROR, FAULTS, STATUSES, SUCCESS, environment_with
-from .core.program import report_progress, run_program, say_once, wing
-from .core.settings import SEED, TEMPERATURE, check_bounds, converted, kinds_of, leaves
-from .core.settings import number_in, override
+from .core.program import (ERROR, FAULTS, STATUSES, SUCCESS, environment_with,
+    report_progress, run_program, say_once, wing)
+from .core.settings import (SEED, TEMPERATURE, check_bounds, converted, kinds_of,
+    leaves, number_in, override)
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig

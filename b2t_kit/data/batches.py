@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Bucket', 'choose_buckets', 'bucket_of', 'day_draws', 'round_randomly', 'Step', 'Sampler', 'rows_per_batch',
-           'TrialCache', 'read_trial', 'map_trials', 'read_ahead', 'Batch', 'BatchConfig', 'ReusedMemory', 'Assembler',
-           'trainable', 'check_prefetch', 'TrainBatches', 'check_batch_size', 'check_lengths', 'EvalBatches',
-           'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
+           'step_examples', 'TrialCache', 'read_trial', 'map_trials', 'read_ahead', 'Batch', 'BatchConfig',
+           'ReusedMemory', 'Assembler', 'trainable', 'check_prefetch', 'TrainBatches', 'check_batch_size',
+           'check_lengths', 'EvalBatches', 'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
 
 # %% ../../nbs/data/batches.ipynb #954b745e
 import itertools
@@ -128,7 +128,6 @@ class Sampler:
         day_balance: float = 0.0,  # 0: all trials equally often, 1: all days equally often
         seed: int = 0,  # seed of the run
     ) -> None:
-        self.batch_size = batch_size
         self.seed = seed
         self.cells = [
             [np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
@@ -173,6 +172,13 @@ def rows_per_batch(
 ) -> int:
     "Return the rows of each process's micro-batch, so that a full step fits."
     return -(-batch_size // (parts * multiple)) * multiple
+
+# %% ../../nbs/data/batches.ipynb #5b0c71df
+def step_examples(examples: int, batch_size: int, seed: int, position: int) -> list[int]:
+    "Return the examples of an optimizer step; each epoch has an order of its own."
+    epoch, number = divmod(position, examples // batch_size)
+    order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(examples)
+    return order[number * batch_size:(number + 1) * batch_size].tolist()
 
 # %% ../../nbs/data/batches.ipynb #d251faef
 class TrialCache:
@@ -224,8 +230,12 @@ def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray
     half = torch.from_numpy(trial).half()
     if not torch.isfinite(half.amax() - half.amin()):
         info = recordings.infos[index]
-        message = f"has values of {np.abs(trial).max():.3g}, too large for a float16 cache"
-        raise Fault(info.file, info.group, "input_features", message)
+        raise Fault(
+            info.file,
+            info.group,
+            "input_features",
+            f"has values of {np.abs(trial).max():.3g}, too large for a float16 cache",
+        )
     return half.numpy()
 
 # %% ../../nbs/data/batches.ipynb #2aa83fb1
@@ -386,19 +396,6 @@ def _empty_rows(
         step_rows=step_rows,
     )
 
-# %% ../../nbs/data/batches.ipynb #b4e79179
-def _set_lengths(batch: Batch, row: int, bins: int, frames: int) -> None:
-    "Write how long the trial in a row is."
-    batch.num_bins[row] = bins
-    batch.num_patches[row] = frames
-
-
-def _set_labels(batch: Batch, row: int, labels: np.ndarray) -> None:  # labels: (L,) int64
-    "Write the labels of the trial in a row, over the one that an empty row has."
-    batch.labels[row, :1] = 0
-    batch.labels[row, :len(labels)] = torch.from_numpy(labels)
-    batch.num_labels[row] = len(labels)
-
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
@@ -414,7 +411,6 @@ class Assembler:
         num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
         self.recordings = recordings
-        self.config = config
         self.frames = frames
         self.buckets = buckets
         self.rows = rows
@@ -467,8 +463,12 @@ class Assembler:
             array[row, :length, self.widths[trial]:] = 0
             if batch.width is not None:
                 batch.width[row] = self.widths[trial]
-            _set_lengths(batch, row, length, self.frames.of(length))
-            _set_labels(batch, row, self.labels(trial))
+            labels = self.labels(trial)
+            batch.num_bins[row] = length
+            batch.num_patches[row] = self.frames.of(length)
+            batch.labels[row, :1] = 0  # an empty row has one
+            batch.labels[row, :len(labels)] = torch.from_numpy(labels)
+            batch.num_labels[row] = len(labels)
             batch.day[row] = info.day
             batch.weight[row] = 1
             batch.noise_key[row] = noise_key
@@ -512,14 +512,18 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
                 if patch
                 else ""
             )
-            message = (
+            raise Fault(
+                info.file,
+                info.group,
+                "seq_class_ids",
                 f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such "
-                "trials with --impossible skip"
+                "trials with --impossible skip",
             )
-            raise Fault(info.file, info.group, "seq_class_ids", message)
     if not indices:
-        limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
-        raise KitError(f"{recordings.folder}: no trial is left to train on with {limits}")
+        raise KitError(
+            f"{recordings.folder}: no trial is left to train on with max_bins={config.max_bins}, "
+            f"impossible={config.impossible}"
+        )
     return np.array(indices)
 
 # %% ../../nbs/data/batches.ipynb #56610a6a
@@ -540,21 +544,6 @@ def _random_cut(assembler: Assembler, trial: int, key: int, limit: int) -> int:
     spare = assembler.recordings.infos[trial].num_bins - assembler.frames.bins(needed)
     return min(fold_seed(key, "cut") % limit, spare)
 
-
-def _padding_fraction(
-    sampler: Sampler,
-    buckets: list[Bucket],
-    lengths: np.ndarray,  # (n,) bins of the trials
-    rows: int,  # of a step, over all processes
-) -> float:
-    "Return the fraction of an epoch's bins that is padding, on average."
-    real = padded = 0.0
-    for k, cells in enumerate(sampler.cells):
-        padded += sampler.steps[k] * rows * buckets[k].bins
-        real += sum(
-            count * lengths[cell].mean() for count, cell in zip(sampler.draws[:, k], cells) if count
-        )
-    return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #3ea949cf
 class TrainBatches:
@@ -592,8 +581,7 @@ class TrainBatches:
         self.assembler = Assembler(
             recordings, config, frames, self.buckets, rows, pin, num_features
         )
-        size = self.assembler.largest * accumulation * (config.prefetch + 1)
-        check_prefetch(config, size)
+        check_prefetch(config, self.assembler.largest * accumulation * (config.prefetch + 1))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -646,15 +634,22 @@ class TrainBatches:
     def padding_fraction(self) -> float:
         "Return the fraction of an epoch's bins that is padding, on average."
         lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
-        rows = self.assembler.rows * self.world * self.accumulation
-        return _padding_fraction(self.sampler, self.buckets, lengths, rows)
+        rows = self.assembler.rows * self.world * self.accumulation  # of a step
+        real = padded = 0.0
+        for k, cells in enumerate(self.sampler.cells):
+            padded += self.sampler.steps[k] * rows * self.buckets[k].bins
+            draws = self.sampler.draws[:, k]
+            real += sum(count * lengths[cell].mean() for count, cell in zip(draws, cells) if count)
+        return float(1 - real / padded)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
 def check_batch_size(batch_size: int, world: int, accumulation: int) -> None:
     "Raise `KitError` if a process or micro-batch would never get a trial of a step."
     if batch_size < world * accumulation:
-        parts = f"{world} processes with {accumulation} micro-batches each"
-        raise KitError(f"batch_size: {batch_size} trials per step are too few for {parts}")
+        raise KitError(
+            f"batch_size: {batch_size} trials per step are too few for {world} processes with "
+            f"{accumulation} micro-batches each"
+        )
 
 # %% ../../nbs/data/batches.ipynb #a89ddf8d
 def check_lengths(recordings: Recordings, patch: int) -> None:
@@ -663,8 +658,12 @@ def check_lengths(recordings: Recordings, patch: int) -> None:
         if info.num_bins < patch:
             shortest = min(other.num_bins for other in recordings.infos)
             remedy = f"--patch {_in_fours(shortest)} fits all"
-            message = f"{info.num_bins} bins are fewer than one patch of {patch}; {remedy}"
-            raise Fault(info.file, info.group, "n_time_steps", message)
+            raise Fault(
+                info.file,
+                info.group,
+                "n_time_steps",
+                f"{info.num_bins} bins are fewer than one patch of {patch}; {remedy}",
+            )
 
 # %% ../../nbs/data/batches.ipynb #96a964b6
 class EvalBatches:
@@ -679,7 +678,6 @@ class EvalBatches:
         multiple: int = 1,  # devices of this process that share a batch
         frames: Frames = Frames(),  # of the model
     ) -> None:
-        self.recordings = recordings
         self.config = config
         self.rank = rank
         self.world = world

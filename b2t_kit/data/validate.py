@@ -22,10 +22,9 @@ from ..core.errors import KitError, printable
 from ..core.frames import Frames, needed_frames
 from ..core.program import track_progress
 from .check import Looks, of_days, remarks, spelled
-from .dataset import FEATURE_KINDS, LABEL_WIDTH, MAX_BINS, SPLITS, T15, Fault
-from .dataset import Recordings, Signal, TrialInfo, find_recordings, index_file
-from .dataset import lost_days, open_dataset, open_file, open_trial, read_features
-from .dataset import read_labels, read_signal, reading, signal_difference
+from .dataset import (FEATURE_KINDS, LABEL_WIDTH, MAX_BINS, SPLITS, T15, Fault,
+    Recordings, Signal, TrialInfo, find_recordings, index_file, lost_days, open_dataset,
+    open_file, open_trial, read_features, read_labels, read_signal, reading, signal_difference)
 from ..text.phonemes import FOREIGN_LETTER
 from ..text.tables import read_sentence
 

@@ -32,9 +32,8 @@ from ..core.processes import Rank, join
 from ..core.program import environment_with
 from ..core.settings import flat
 from .graphs import Graphed
-from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer
-from ..precision import audit_parameters, autocast, canary, checksum, resolve_precision
-from ..precision import without_tf32
+from ..precision import (Precision, ambient_settings, audit_gradients, audit_optimizer,
+    audit_parameters, autocast, canary, checksum, resolve_precision, without_tf32)
 
 if TYPE_CHECKING:  # imported with its settings hidden
     from accelerate import Accelerator

@@ -34,11 +34,11 @@ from ..core.errors import KitError
 from ..core.files import check_writable
 from ..core.processes import Rank
 from ..core.program import environment_with, install_line
-from .torch import ChipMesh, Device, DeviceOptions, Division, check_tracker
-from .torch import tpu_chips, tracker_only
+from .torch import (ChipMesh, Device, DeviceOptions, Division, check_tracker,
+    tpu_chips, tracker_only)
 from ..models.model import GRU
-from ..precision import Precision, audit_optimizer, audit_parameters, canary
-from ..precision import resolve_precision
+from ..precision import (Precision, audit_optimizer, audit_parameters,
+    canary, resolve_precision)
 
 # %% ../../nbs/devices/xla.ipynb #f9cdd480
 @dataclass(frozen=True)

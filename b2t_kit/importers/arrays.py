@@ -21,9 +21,10 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import read_text, regular_file
 from ..core.settings import check_bounds
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15
-from ..data.dataset import UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading
-from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
+from ..data.dataset import (BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15,
+    UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading)
+from b2t_kit.importers.convert import (Importer, SourceDay, SourceTrial, files_below, join_bins,
+    stored_rows)
 from .layout import MOST_ROWS, member
 from ..text.phonemes import normalise
 from ..text.tables import EITHER, TEXTS
@@ -118,9 +119,11 @@ def read_rows(file: h5py.File, path: str) -> h5py.Dataset:  # (T, C), not read y
         file.visititems(
             lambda path, part: tables.append(path) if getattr(part, "ndim", 0) == 2 else None
         )
-        names = ", ".join(tables[:5]) or "none"
         raise Fault(
-            file.filename, "", path, f"is missing; the file's tables of numbers are: {names}"
+            file.filename,
+            "",
+            path,
+            f"is missing; the file's tables of numbers are: {', '.join(tables[:5]) or 'none'}",
         )
     return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
@@ -397,10 +400,5 @@ class Qvac(Importer):
                     order=UNCONFIRMED,
                 )
             )
-            read = partial(_qvac_features, path, columns)
+            read = partial(stored_rows, path, columns, 8)
             yield SourceTrial(path, "trial", read, signal, 1, number, split="test", scale=None)
-
-# %% ../../nbs/importers/arrays.ipynb #1906f0ca
-def _qvac_features(path: Path, columns: int) -> np.ndarray:  # (T, C) float32
-    "Return the numbers of a file."
-    return np.fromfile(path, "<f4", offset=8).reshape(-1, columns)

@@ -32,9 +32,8 @@ from urllib.request import Request, urlopen
 from tqdm.auto import tqdm
 
 from ..core.errors import KitError
-from ..core.files import atomic_folder, check_writable, clear_way, free_bytes, load_json
-from ..core.files import locked, new_folders, parse_json, regular_file, remove_leftovers
-from ..core.files import save_json
+from ..core.files import (atomic_folder, check_writable, clear_way, free_bytes, load_json,
+    locked, new_folders, parse_json, regular_file, remove_leftovers, save_json)
 from ..core.program import gib
 
 # %% ../../nbs/importers/download.ipynb #eb04fbb1

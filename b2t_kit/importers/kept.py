@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from ..core.errors import KitError
 from ..core.files import load_json, parse_json, read_bytes, regular_file
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Fault, Signal
 from ..data.quarantine import is_date
-from .convert import Divided, SourceDay, SourceTrial
+from .convert import Divided, SourceDay, SourceTrial, stored_rows
 
 # %% ../../nbs/importers/kept.ipynb #22613f56
 _MOST_KEPT = 10**10  # bins; six years of them
@@ -114,7 +112,8 @@ class KeptSession(Divided):
         total = regular_file(path).stat().st_size // (4 * width)
         for number, (start, end, sentence) in kept_sentences(events).items():
             if start < end <= total and end - start <= MAX_BINS:
-                read = partial(_kept_bins, path, start, end, width)
+                size = (end - start) * width
+                read = partial(stored_rows, path, width, 4 * start * width, size)
                 yield SourceTrial(
                     events,
                     f"sentence {number}",
@@ -126,12 +125,3 @@ class KeptSession(Divided):
                     scale=0 if raw else None,
                     span=(path, start * BIN_SECONDS, end * BIN_SECONDS),
                 )
-
-# %% ../../nbs/importers/kept.ipynb #10fe34f2
-def _kept_bins(
-    path: Path, start: int, end: int, width: int
-) -> np.ndarray:  # (end - start, width) float32
-    "Return some bins of a file."
-    return np.fromfile(path, "<f4", (end - start) * width, offset=4 * start * width).reshape(
-        -1, width
-    )

@@ -23,8 +23,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import regular_file
-from ..data.dataset import MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member
-from ..data.dataset import reading
+from ..data.dataset import (MAX_BINS, MAX_TRIALS, Fault, open_dataset,
+    open_file, open_member, reading)
 
 # %% ../../nbs/importers/layout.ipynb #a9c8a50b
 # name -> "numbers", "text" or "cells", and the shape

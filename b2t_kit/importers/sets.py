@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..core.errors import KitError
 from ..core.files import locked, new_folders, save_json
-from .download import CC0, DRYAD, PEOPLE, T15_SET, TERMS_FILE, RecordingSet
-from .download import fetch_archives, fetch_dandiset, terms_of, terms_text
+from .download import (CC0, DRYAD, PEOPLE, T15_SET, TERMS_FILE, RecordingSet,
+    fetch_archives, fetch_dandiset, terms_of, terms_text)
 
 # %% ../../nbs/importers/sets.ipynb #30ea8bec
 _SAME_DAYS = (

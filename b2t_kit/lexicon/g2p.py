@@ -20,8 +20,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import read_text
-from ..text.phonemes import FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word, join_words
-from ..text.phonemes import normalise, normalise_lines, unescaped
+from ..text.phonemes import (FEATURES, PHONEMES, SILENCE, UNKNOWN_WORD, check_word,
+    join_words, normalise, normalise_lines, unescaped)
 
 # %% ../../nbs/lexicon/g2p.ipynb #f6ee0532
 Pronunciation = tuple[str, ...]  # phoneme names without stress and without silence

@@ -31,8 +31,8 @@ from ..core.files import read_text
 from ..core.program import install_line
 from ..core.settings import is_whole
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES
-from .sources import LiveSource, ParticipantSource, Piece, RecordingSource
 from .repair import count_refusal
+from .sources import LiveSource, ParticipantSource, Piece, RecordingSource
 
 # %% ../../nbs/live/rigs.ipynb #470d166a
 _ADDRESS = "127.0.0.1:5560"  # where a stream is sent unless asked otherwise

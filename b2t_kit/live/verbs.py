@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..cli import UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun
-from ..cli import ReadsRecordings, ReadsRun, RunFolders, exactly_one, refuse
+from ..cli import (UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun,
+    ReadsRecordings, ReadsRun, RunFolders, exactly_one, refuse)
 from ..core.errors import KitError, printable
 from ..core.program import SUCCESS, report_progress, wing
 from ..core.settings import TEMPERATURE

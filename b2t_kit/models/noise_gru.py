@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds
-from .gru import GRUConfig, GRULayers, initialise
+from .gru import GRUConfig, GRULayers, initialise, start_of
 from .model import GRU, FrameSteps, ctc_losses, in_float32
 
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
@@ -116,17 +116,8 @@ class NoiseModel(nn.Module):
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, width); (N, B, H)
         windows = self.config.windows(self.day_layer, features, day)
-        hidden, states = self.gru(windows, _start_of(self, day, states))
+        hidden, states = self.gru(windows, start_of(self, day, states))
         return hidden if self.out is None else self.out(hidden), states
-
-# %% ../../nbs/models/noise_gru.ipynb #d6434fc7
-def _start_of(
-    part: nn.Module, day: torch.Tensor, states: torch.Tensor | None
-) -> torch.Tensor:  # (N, B, H)
-    "Return the initial state of a GRU stack: the given one, or the learned vector for every layer."
-    if states is not None:
-        return states
-    return part.h0.expand(part.gru.num_layers, len(day), -1).contiguous()
 
 # %% ../../nbs/models/noise_gru.ipynb #5cc38c42
 class CleanSpeechModel(GRULayers):
@@ -140,7 +131,7 @@ class CleanSpeechModel(GRULayers):
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, 41) float32; (N, B, H)
         windows = self.config.windows(self.day_layer, features, day)
-        hidden, states = self.gru(windows - noise, _start_of(self, day, states))
+        hidden, states = self.gru(windows - noise, start_of(self, day, states))
         return in_float32(self.out, hidden), states
 
 # %% ../../nbs/models/noise_gru.ipynb #57cc4d47
@@ -170,7 +161,7 @@ class NoisySpeechModel(nn.Module):
         initialise(self)
 
     def forward(self, noise: torch.Tensor) -> torch.Tensor:  # (B, P, 41) float32
-        hidden, _ = self.gru(noise, _start_of(self, noise, None))
+        hidden, _ = self.gru(noise, start_of(self, noise, None))
         return in_float32(self.out, hidden)
 
 # %% ../../nbs/models/noise_gru.ipynb #89ccb55b

@@ -39,8 +39,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ..core.errors import KitError
-from ..core.files import free_bytes, regular_file, write_atomically
-from ..core.files import platform as find_platform
+from ..core.files import free_bytes, platform as find_platform, regular_file, write_atomically
 from ..core.program import GIB, free_memory, install_line, megabytes, show_bytes
 
 if TYPE_CHECKING:  # reading a log needs no torch

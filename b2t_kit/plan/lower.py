@@ -29,13 +29,13 @@ from ..core.errors import KitError
 from ..core.processes import Rank
 from ..core.settings import from_dict
 from ..devices.torch import ChipMesh, DeviceOptions, Division
-from ..devices.xla import Slice, XlaDevice, fallbacks, find_slice, shape_text
-from ..devices.xla import use_float32_products
+from ..devices.xla import (Slice, XlaDevice, fallbacks, find_slice, shape_text,
+    use_float32_products)
 from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import resolve_precision
-from ..training.run import Meter, accumulate_gradients, build_training, seed_step
-from ..training.run import update_weights
+from ..training.run import (Meter, accumulate_gradients, build_training,
+    seed_step, update_weights)
 from ..training.task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/plan/lower.ipynb #0dda2455

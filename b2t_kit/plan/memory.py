@@ -204,8 +204,7 @@ class OneGRU(torch.autograd.Function):
         ctx.ledger = ledger
         ctx.kept = ledger.mark(inputs.new_empty(*shape, each, dtype=dtype), "recurrent layers")
         _ = inputs.new_empty(*shape, 3)
-        states = inputs.new_empty(shape)
-        return states
+        return inputs.new_empty(shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -450,27 +449,22 @@ def find_target(
         raise KitError(
             f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu"
         )
+    gpu = "t4" if device == "gpu" else device
     if device == "tpu":
         tpu_slice = find_slice(slice_name or "v5e-8")
-        kind = "tpu"
-        size = tpu_slice.chip.memory
-        label = f"TPU {tpu_slice.chip.name}"
-        chips = chips or tpu_slice.chips
+        chip = tpu_slice.chip
+        target = MemoryTarget("tpu", tpu_slice.chips, int(chip.memory * GIB), f"TPU {chip.name}")
     elif device == "cpu":
-        kind = "cpu"
-        size = free_memory() / GIB
-        label = "CPU"
-    elif device in _GPU_MEMORY or device == "gpu":
-        name = "t4" if device == "gpu" else device
-        kind = "gpu"
-        size = _GPU_MEMORY[name]
-        label = f"GPU {name.upper()}"
+        target = MemoryTarget("cpu", 1, free_memory(), "CPU")
+    elif gpu in _GPU_MEMORY:
+        target = MemoryTarget("gpu", 1, int(_GPU_MEMORY[gpu] * GIB), f"GPU {gpu.upper()}")
     else:
         raise KitError(
             f"device '{device}' is unknown; there are "
             f"{', '.join(('cpu', 'gpu', 'tpu', *_GPU_MEMORY))}"
         )
-    return MemoryTarget(kind, chips or 1, int((memory or size) * GIB), label)
+    available = int(memory * GIB) if memory else target.available
+    return replace(target, replicas=chips or target.replicas, available=available)
 
 # %% ../../nbs/plan/memory.ipynb #74595e40
 def target_of(device: Device) -> MemoryTarget:

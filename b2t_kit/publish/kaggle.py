@@ -31,8 +31,8 @@ from matplotlib.figure import Figure
 
 import b2t_kit
 from ..core.errors import KitError
-from ..core.files import atomic_folder, load_json, platform, regular_file, save_json
-from ..core.files import write_atomically
+from ..core.files import (atomic_folder, load_json, platform, regular_file,
+    save_json, write_atomically)
 from ..core.program import report_progress
 from ..training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 

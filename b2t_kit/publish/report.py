@@ -32,8 +32,8 @@ import b2t_kit
 from .. import __version__
 from ..core.cache import read_manifest
 from ..core.errors import KitError
-from ..core.files import as_png, check_target, load_json, read_text, save_json
-from ..core.files import write_atomically
+from ..core.files import (as_png, check_target, load_json, read_text,
+    save_json, write_atomically)
 from ..core.program import report_progress
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..data.quarantine import quarantine_record, quarantine_text
@@ -43,11 +43,10 @@ from ..decode.lists import DecodedTrial, posteriors
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.decoder import Decoder, load_decoder
-from ..text.metrics import CHECKPOINT_SELECTED, FEWEST_GROUPS, NOTHING, TRAINED, Edits, Rate
-from ..text.metrics import RateTable, SelectionNote, align_edits, by_groups, compare
-from ..text.metrics import count_edits, edit_distance, edits, plain_notes, plot_rates
-from ..text.metrics import plot_reliability, rate_of, reliability, reliability_line
-from ..text.metrics import with_notes
+from ..text.metrics import (CHECKPOINT_SELECTED, FEWEST_GROUPS, NOTHING, TRAINED, Edits,
+    Rate, RateTable, SelectionNote, align_edits, by_groups, compare, count_edits,
+    edit_distance, edits, plain_notes, plot_rates, plot_reliability, rate_of, reliability,
+    reliability_line, with_notes)
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics

@@ -23,8 +23,8 @@ from ..data.dataset import T15
 from ..speech.calibrate import TEMPERATURE_FILE
 from ..speech.recipes import RECIPES
 from ..training.checkpoint import Best, checkpoint_steps, read_best
-from ..training.log import METRICS, MOST_STEPS, eval_names, find_runs, read_metrics, series
-from ..training.log import value_text
+from ..training.log import (METRICS, MOST_STEPS, eval_names, find_runs,
+    read_metrics, series, value_text)
 from ..training.run import RESUME, differences
 
 # %% ../../nbs/publish/runs.ipynb #eb4c3f62

@@ -19,11 +19,11 @@ from ..core.program import report_progress
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.submission import write_table
-from ..text.metrics import FEWEST_ROWS, Rate, RateTable, count_edits, edit_distance, rate_of
-from ..text.metrics import row_shift
+from ..text.metrics import (FEWEST_ROWS, Rate, RateTable, count_edits,
+    edit_distance, rate_of, row_shift)
 from ..text.phonemes import normalise
-from ..text.tables import LOGITS, Table, align_tables, check_complete, check_decoders
-from ..text.tables import likeliest, read_table
+from ..text.tables import (LOGITS, Table, align_tables, check_complete, check_decoders,
+    likeliest, read_table)
 
 # %% ../../nbs/publish/votes.ipynb #c384f134
 def read_votes(

@@ -26,24 +26,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from ..core.program import install_line
 from safetensors import safe_open
 from torch import nn
 
 from ..core.cache import MEMO, content_hash, differing, file_hash, stored_key
 from ..core.errors import KitError
-from ..core.files import check_target, load_json, locked, new_folders, read_text
-from ..core.files import regular_file, save_json
-from ..core.program import environment_with, track_progress
+from ..core.files import (check_target, load_json, locked, new_folders, read_text,
+    regular_file, save_json)
+from ..core.program import environment_with, install_line, track_progress
 from ..core.settings import from_dict
-from ..decode.lists import DecodedTrial, read_nbest, selection_notes_of, with_confidences
-from ..decode.lists import with_selections, write_nbest
+from ..decode.lists import (DecodedTrial, read_nbest, selection_notes_of, with_confidences,
+    with_selections, write_nbest)
 from ..decode.tune import halves
 from ..devices.select import open_device
 from ..devices.torch import Device, to_device
 from ..text.english import is_held_out, phrases
-from ..text.metrics import Counts, Rate, SelectionNote, edit_distance, rate_of, selection_key
-from ..text.metrics import wer, with_notes
+from ..text.metrics import (Counts, Rate, SelectionNote, edit_distance, rate_of,
+    selection_key, wer, with_notes)
 from ..text.phonemes import normalise
 
 if TYPE_CHECKING:  # an optional library

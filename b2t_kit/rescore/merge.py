@@ -30,10 +30,10 @@ from ..devices.select import open_device
 from ..lm.kenlm import read_language_model
 from ..lm.model import LanguageModel, sentence_scores
 from .llm import CausalScorer, Writing, kept_scorer, kept_scores, model_key
-from .writer import Question, Writer, WriterSettings, Written, ask, learn
-from .writer import notes_of_lists, read_questions, trained_on_warning
-from ..text.metrics import Counts, Difference, Rate, RateTable, SelectionNote, compare
-from ..text.metrics import count_edits, edit_distance, rate_of, with_notes
+from .writer import (Question, Writer, WriterSettings, Written, ask, learn,
+    notes_of_lists, read_questions, trained_on_warning)
+from ..text.metrics import (Counts, Difference, Rate, RateTable, SelectionNote, compare,
+    count_edits, edit_distance, rate_of, with_notes)
 
 # %% ../../nbs/rescore/merge.ipynb #8d2c4a52
 FEATURES = (

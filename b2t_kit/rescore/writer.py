@@ -25,14 +25,14 @@ from ..core.program import free_memory, gib, report_progress, track_progress
 from ..decode.combine import least_risk
 from ..decode.lists import read_nbest, selection_notes_of
 from ..devices.torch import to_device
-from .llm import CausalScorer, Writing, batches_of, end_tokens, import_library
-from .llm import read_checked, save_checked, token_ids
+from .llm import (CausalScorer, Writing, batches_of, end_tokens, import_library,
+    read_checked, save_checked, token_ids)
 from ..text.metrics import TRAINED, SelectionNote
 from ..text.phonemes import normalise
-from ..text.tables import Table, align_tables, check_complete, check_decoders, likeliest
-from ..text.tables import read_table
-from ..training.checkpoint import latest_checkpoint, prune, read_part, read_state
-from ..training.checkpoint import write_checkpoint
+from ..text.tables import (Table, align_tables, check_complete, check_decoders,
+    likeliest, read_table)
+from ..training.checkpoint import (latest_checkpoint, prune, read_part,
+    read_state, write_checkpoint)
 from ..training.optim import build_adamw, pack_optimizer, set_lr, unpack_optimizer
 
 # %% ../../nbs/rescore/writer.ipynb #6b1e0f09

@@ -31,7 +31,7 @@ from ..core.files import atomic_folder, check_writable, free_bytes, read_text, s
 from ..core.settings import SEED, check_bounds, number_in, to_dict
 from ..data.batches import read_ahead
 from ..data.dataset import BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, Trial
-from ..data.quarantine import IMPLANTED
+from ..data.quarantine import HELD_OUT_SETS, IMPLANTED
 from ..data.write import SessionWriter
 from ..text.english import draw_sentence, is_held_out
 from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE, normalise, to_ids
@@ -197,14 +197,10 @@ STRICT = SimulateConfig(
 )
 
 # %% ../../nbs/simulate/recordings.ipynb #130a59a7
-_T15_DATES = """
-2023.08.11 2023.08.13 2023.08.18 2023.08.20 2023.08.25 2023.08.27 2023.09.01 2023.09.03 2023.09.24
-2023.09.29 2023.10.01 2023.10.06 2023.10.08 2023.10.13 2023.10.15 2023.10.20 2023.10.22 2023.11.03
-2023.11.04 2023.11.17 2023.11.19 2023.11.26 2023.12.03 2023.12.08 2023.12.10 2023.12.17 2023.12.29
-2024.02.25 2024.03.03 2024.03.08 2024.03.15 2024.03.17 2024.04.25 2024.04.28 2024.05.10 2024.06.14
-2024.07.19 2024.07.21 2024.07.28 2025.01.10 2025.01.12 2025.03.14 2025.03.16 2025.03.30 2025.04.13
-""".split()
 _TRAINING_ONLY = ("t15.2023.08.11", "t15.2024.03.03", "t15.2024.04.25", "t15.2024.04.28")
+_T15_DATES = sorted(
+    [*HELD_OUT_SETS["t15", "t15 copy task"], *(name.removeprefix("t15.") for name in _TRAINING_ONLY)]
+)
 # trials
 _TRAIN_BLOCK = 40
 _EVALUATION_HALF = 25
@@ -576,11 +572,11 @@ def drive(
     who: Participant,  # gives the lags and the adaptation
 ) -> np.ndarray:  # (num_bins, 256)
     "Return each electrode's response to the gestures, adapted and at its lag."
+    from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
+
     response = np.einsum("tg,eg->te", course, weights)
     decay = np.exp(-1 / _ADAPTATION_BINS)
-    average = np.zeros_like(response)
-    for index in range(1, len(response)):  # of the bins before each bin
-        average[index] = decay * average[index - 1] + (1 - decay) * response[index - 1]
+    average = lfilter([0.0, 1 - decay], [1.0, -decay], response, axis=0)  # of the bins before
     response = response - who.adapted * average
     bins = np.arange(MAX_LAG, len(course) - MAX_LAG)
     return response[bins[:, None] - who.lags, np.arange(len(who.lags))]
@@ -648,7 +644,7 @@ def tuning_gain(
     config: SimulateConfig, day: float, bins: int, rng: np.random.Generator
 ) -> np.ndarray:  # (T, 1)
     "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
-    from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
+    from scipy.signal import lfilter
 
     trial = day + config.trial_gain * rng.standard_normal()
     decay = np.exp(-1 / _WANDER_BINS)

@@ -23,20 +23,19 @@ import numpy as np
 
 from ..core.cache import MEMO, CachedFiles, content_hash
 from ..core.errors import KitError
-from ..core.files import as_png, check_target, csv_text, load_json, locked, new_folders
-from ..core.files import save_json, write_atomically
+from ..core.files import (as_png, check_target, csv_text, load_json, locked, new_folders,
+    save_json, write_atomically)
 from ..core.program import report_progress, say_once
 from ..data.dataset import Recordings, data_fingerprint
 from ..devices.select import open_device
 from ..lexicon.lexicon import TOKEN_NAMES
-from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record
-from .calibrate import fit_temperature, label_loss, read_calibration, tempered
+from .calibrate import (TEMPERATURE_FILE, Calibration, Network, calibration_record,
+    fit_temperature, label_loss, read_calibration, tempered)
 from .decoder import load_decoder
 from .logits import GreedyTrial, cached_logits, read_greedy_trials
-from ..text.metrics import SELECTIONS, Confusion, Counts, Rate, RateTable, SelectionNote
-from ..text.metrics import align_edits, by_groups, confusion, count_edits, plain_notes
-from ..text.metrics import plot_confusion, plot_rates, plot_reliability, rate_of, rates_by
-from ..text.metrics import reliability, reliability_line, selection_key, with_notes
+from ..text.metrics import (SELECTIONS, Confusion, Counts, Rate, RateTable, SelectionNote,
+    align_edits, by_groups, confusion, count_edits, plain_notes, plot_confusion, plot_rates,
+    plot_reliability, rate_of, rates_by, reliability, reliability_line, selection_key, with_notes)
 from ..text.phonemes import PHONEMES
 from ..training.run import RESUME
 

@@ -21,8 +21,7 @@ from ..core.errors import KitError
 from ..core.files import regular_file
 from ..core.program import say_once, track_progress
 from ..data.batches import EvalBatches
-from ..data.dataset import Recordings, TrialInfo, data_fingerprint
-from ..data.dataset import signal_difference
+from ..data.dataset import Recordings, TrialInfo, data_fingerprint, signal_difference
 from ..data.validate import check_days
 from ..data.write import NewFile
 from ..devices.torch import Device

@@ -21,11 +21,10 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.frames import needed_frames
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches
-from ..data.batches import augment, check_batch_size, check_lengths, map_trials
-from ..data.batches import rows_per_batch, smooth, smoothing_taps
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal
-from ..data.dataset import data_fingerprint, signal_difference
+from ..data.batches import (Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches,
+    augment, check_batch_size, check_lengths, map_trials, rows_per_batch, smooth, smoothing_taps)
+from ..data.dataset import (BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal,
+    data_fingerprint, signal_difference)
 from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days
 from ..data.validate import check_days
 from ..devices.torch import Device

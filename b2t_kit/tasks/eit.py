@@ -27,17 +27,17 @@ from torch import nn
 
 from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
-from ..core.files import as_png, load_json, locked, new_folders, regular_file, save_json
-from ..core.files import write_atomically
+from ..core.files import (as_png, load_json, locked, new_folders, regular_file,
+    save_json, write_atomically)
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import check_batch_size, read_ahead, rows_per_batch
+from ..data.batches import check_batch_size, read_ahead, rows_per_batch, step_examples
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.published import read_tensors
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample
-from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix
-from .eit_physics import read_pairs
+from .eit_physics import (ELECTRODES, READ, SIZE, classical_images,
+    classical_matrix, read_pairs)
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
@@ -113,8 +113,7 @@ class Measurements:
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         "Return the image (128, 128), and the voltages (16, 13) on the simulation's scale; both float32."
-        image = _array(self.files[number], "xs", (SIZE, SIZE))
-        return image, self.volts(number)
+        return _array(self.files[number], "xs", (SIZE, SIZE)), self.volts(number)
 
     def volts(self, number: int) -> np.ndarray:  # (16, 13) float32, on the simulation's scale
         "Return the voltages of one measurement."
@@ -324,9 +323,7 @@ def training_rows(
     turns: bool = False,
 ) -> list[ImageRow]:
     "Return the rows of an optimizer step."
-    epoch, number = divmod(position, images // batch_size)
-    order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(images)
-    indices = order[number * batch_size:(number + 1) * batch_size].tolist()
+    indices = step_examples(images, batch_size, seed, position)
     draw = np.random.default_rng(fold_seed(seed, "times", position))
     times = draw.integers(0, TIMES, batch_size)
     symmetries = draw.integers(0, 8, batch_size)

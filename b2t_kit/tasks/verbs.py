@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ..cli import UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun
-from ..cli import RunFolder, Verb, exactly_one, fill_from_resume, option_value, options_of
+from ..cli import (UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder,
+    OptionalRun, RunFolder, Verb, exactly_one, fill_from_resume, option_value, options_of)
 from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.program import SUCCESS

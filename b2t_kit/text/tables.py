@@ -26,8 +26,8 @@ from ..core.errors import KitError, printable
 from ..core.files import csv_plain, parse_json, read_text, repeated
 from ..core.program import report_progress
 from ..core.settings import is_whole
-from .phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines
-from .phonemes import plain_typography, unescaped
+from .phonemes import (FOREIGN_LETTER, MARKER, UNKNOWN_WORD, normalise_lines,
+    plain_typography, unescaped)
 
 # %% ../../nbs/text/tables.ipynb #9b82369d
 _NO_VALUE = (r"(?i:[-+]?nan|\(?null\)?|<na>|n/a|#(?:n/?a|null!|ref!|value!|name\?|num!|div/0!))"

@@ -27,8 +27,8 @@ from safetensors.torch import load_file, save_file
 
 from ..core.cache import file_mark
 from ..core.errors import KitError
-from ..core.files import atomic_folder, free_bytes, load_json, read_text, regular_file
-from ..core.files import save_json, sync_folder, write_atomically
+from ..core.files import (atomic_folder, free_bytes, load_json, read_text, regular_file,
+    save_json, sync_folder, write_atomically)
 from ..core.program import megabytes
 from ..core.settings import from_dict
 

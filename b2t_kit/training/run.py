@@ -36,8 +36,8 @@ from torch import nn
 
 from ..core.cache import MEMO
 from ..core.errors import KitError
-from ..core.files import clear_way, load_json, locked, new_folders, read_bytes, save_json
-from ..core.files import write_atomically, written_aside
+from ..core.files import (clear_way, load_json, locked, new_folders, read_bytes, save_json,
+    write_atomically, written_aside)
 from ..core.processes import find_rank, join, leave
 from ..core.program import duration, megabytes, report_progress
 from ..core.random import fold_seed
@@ -45,15 +45,13 @@ from ..core.settings import to_dict
 from ..devices.select import open_device
 from ..devices.torch import Device, package_versions
 from ..precision import audit_optimizer, unchanged
-from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space
-from .checkpoint import checkpoint_folders, checkpoint_path, checkpoint_steps
-from .checkpoint import clean_leftovers, latest_checkpoint, mark_best, prune
-from .checkpoint import read_best, read_part, read_state, use_scratch
-from .checkpoint import write_checkpoint
-from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after
-from .log import read_metrics
-from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups
-from .optim import pack_optimizer, set_lr, unpack_optimizer
+from .checkpoint import (COMPLETE, OWNER, ROLLING, Best, check_disk_space,
+    checkpoint_folders, checkpoint_path, checkpoint_steps, clean_leftovers, latest_checkpoint,
+    mark_best, prune, read_best, read_part, read_state, use_scratch, write_checkpoint)
+from .log import (METRICS, Board, GrowthWatch, append_row,
+    drop_rows_after, read_metrics)
+from .optim import (Ema, NormWatch, build_adamw, lr_scale, norm_groups,
+    pack_optimizer, set_lr, unpack_optimizer)
 from .task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/training/run.ipynb #37654a32
