@@ -34,7 +34,7 @@ from b2t_kit.decode.search import BeamSearch, SearchConfig, read_hotwords, searc
 from b2t_kit.rescore.llm import CausalScorer
 from b2t_kit.decode import submission
 from b2t_kit.precision import Precision
-from b2t_kit.adapt import adapt
+from b2t_kit.adapt import adapt, judge
 from b2t_kit.adapt import source as adapted_source
 from b2t_kit.speech import evaluate, logits as speech_logits
 from b2t_kit.adapt.adapt import AdaptConfig
@@ -43,6 +43,7 @@ from b2t_kit.speech.decoder import load_decoder
 from b2t_kit.speech.logits import logits_key
 from b2t_kit.speech.evaluate import results_folder
 from b2t_kit.lexicon.lexicon import own_words
+from b2t_kit.models.model import LinearConfig
 from b2t_kit.training.checkpoint import best_checkpoint
 from test_words import DAY, train_legible
 
@@ -178,8 +179,8 @@ def test_what_a_change_makes_run_again(what: str, here: Path, ran: list[str], ca
         assert run(command) == 0 and set(ran) == again, (part, ran, capsys.readouterr().err)
 
 
-def test_adapted_logits(here: Path, ran: list[str]) -> None:
-    "Computed again for a damaged file, another record, a setting or a feature."
+def test_adapted_logits(here: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    "Computed again for a damaged file, another record, another judge, a setting or a feature."
     gru = "--config baseline --hidden 8 --num-layers 1 --steps 2 --warmup-steps 1 --eval-every 0"
     shutil.rmtree("1/run")
     assert run(f"train {gru} {CPU} {DATA} --out 1/run") == 0
@@ -189,6 +190,7 @@ def test_adapted_logits(here: Path, ran: list[str]) -> None:
     assert run(command) == 0 and "adapting" not in ran
     for part, change, more in (("logits", lambda: rewrite(folder / "logits.hdf5", last_byte), ""),
                                ("a record", lambda: (folder / "adapt.json").write_text('{"trials": []}'), ""),
+                               ("the judge", lambda: monkeypatch.setattr(judge, "LEAST_GAIN", 0.3), ""),
                                ("a setting", lambda: None, " --adapt-lr 2e-3"),
                                ("a feature", lambda: rewrite(VAL, noise), "")):
         change()
@@ -432,6 +434,11 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for key, module, version in ((lambda: search_key(searches[0]), searching, "SEARCH"), (adapted, adapted_source, "ADAPTED")):
         monkeypatch.setattr(module, version, getattr(module, version) + 1)
         keys.append(key())
+    for constant in ("LEAST_GAIN", "_EXPECTED_WEIGHT", "_FEWEST_WORDS"):
+        monkeypatch.setattr(judge, constant, getattr(judge, constant) + 1)
+        keys.append(adapted())
+    monkeypatch.setattr(LinearConfig, "adapted", replace(LinearConfig.adapted, lr=1e-4))
+    keys.append(adapted())
     assert len(set(map(content_hash, keys))) == len(keys) and content_hash(adapted()) == content_hash(keys[-1])
 
 

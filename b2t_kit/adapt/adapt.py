@@ -331,9 +331,9 @@ class Learner:
         decoder = self.decoder
         model = fit_days(decoder.model, decoder.sessions, decoder.trained, [session])
         self.model = model.to(self.device.torch_device)
-        self.model.requires_grad_(False).eval()
+        self.model.requires_grad_(True).eval()  # frozen weights would make a step slower
         self.parameters = {
-            name: parameter.requires_grad_()
+            name: parameter
             for name, parameter in self.model.named_parameters()
             if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)
         }
@@ -393,7 +393,8 @@ class Learner:
         batch = self.device.place(_rows_of(lessons, key, self.decoder.config.model.framing))
         torch.manual_seed(fold_seed(0, *key, "dropout"))
         self.model.train()
-        lesson_loss(self.model, batch, lessons, self.config).backward()
+        loss = lesson_loss(self.model, batch, lessons, self.config)
+        loss.backward(inputs=[*self.parameters.values()])
         self.model.eval()
         return _step_if_finite(self.optimizer)
 

@@ -213,9 +213,10 @@ class LiveChoice:
 
     def _copy(self) -> torch.nn.Module:
         "Return the learner's network as it is now; what is never adapted is shared."
+        adapted = set(map(id, self.learner.parameters.values()))
         model = self.learner.model
-        shared = {id(one): one for one in model.parameters() if not one.requires_grad}
-        return copy.deepcopy(model, shared).requires_grad_(False)
+        shared = {id(one): one for one in model.parameters() if id(one) not in adapted}
+        return copy.deepcopy(model, shared)
 
 # %% ../../nbs/adapt/live.ipynb #db8161af
 class LiveAdaptation(LiveChoice):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .adapt import AdaptConfig, AdaptingDecoder, AdaptProgress, Heard, hear
-from .judge import AdaptReport, Evidence
+from .judge import AdaptReport, Evidence, judge_key
 from ..core.cache import CachedFiles
 from ..core.files import load_json, save_json, write_atomically
 from ..core.settings import to_dict
@@ -116,7 +116,7 @@ def _selected_days(plain: SplitLogits, adapted: SplitLogits, days: Collection[st
     return replace(adapted, trials=trials, key={"adapted": adapted.key, "days": sorted(days)})
 
 # %% ../../nbs/adapt/source.ipynb #e9cc1209
-# version of the computation of adapted logits: raised when other code, or another judge, gives other numbers
+# version of the computation of adapted logits: raised when other code gives other numbers
 ADAPTED = 4
 
 # %% ../../nbs/adapt/source.ipynb #6ff97eb9
@@ -140,6 +140,8 @@ class AdaptedRun(RunLogits):
             **logits.key,
             "adapted": ADAPTED,
             "adapt": to_dict(self.adapt),
+            "adapted_part": repr(self.decoder.config.model.adapted),
+            "judge": judge_key(),
             "words": search_key(search, logits.calibration.temperature),
         }
 
