@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..core.cache import cache_file, content_hash
 from ..core.errors import KitError
 from ..core.files import check_writable, free_bytes, regular_file, written_aside
 from ..core.frames import Frames, needed_frames
-from ..core.program import free_memory, gib, memory
+from ..core.program import free_memory, gib, memory, say_once
 from ..core.random import fold_seed, normals, uniforms
 from ..core.settings import check_bounds
 from .dataset import MAX_BINS, Fault, Recordings, trial_digests
@@ -328,7 +328,8 @@ class BatchConfig:
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
-    impossible: Literal["error", "skip"] = "error"  # trials with too many labels for CTC: stop, or skip them
+    # trials with too many labels for CTC: skip them if they are one in a hundred at most, stop at the first, or skip all
+    impossible: Literal["few", "error", "skip"] = "few"
     cache: Literal["float32", "float16", "none"] = "float32"  # dtype of the trials that are kept in memory
     prefetch: int = 2  # steps prepared ahead of the training loop
     readers: int = 2  # threads that read and prepare batches; 0: the main thread does
@@ -492,11 +493,28 @@ def _in_fours(bins: int) -> int:
     return bins // 4 * 4 or bins
 
 
+_FEW = {"few": 0.01, "error": 0.0, "skip": 1.0}  # share of the trials that may be impossible
+
+
+def _crowded_line(recordings: Recordings, crowded: Sequence[int], frames: Frames) -> str:
+    "Return how many trials cannot hold their labels, and the patch with which all could."
+    info = recordings.infos[crowded[0]]
+    patch = _in_fours(min(other.num_bins // max(1, needed_frames(recordings.labels(trial)))
+                          for trial, other in enumerate(recordings.infos)))
+    remedy = f"--patch {patch}, with --stride {patch} where there is one, holds all; or " if patch else ""
+    more = f", as {len(crowded) - 1} other trials cannot" if len(crowded) > 1 else ""
+    return (
+        f"{frames.of(info.num_bins)} patches cannot hold {info.num_labels} labels{more}; {remedy}skip such "
+        "trials with --impossible skip"
+    )
+
+
 def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np.ndarray:  # (n,) int64, ascending
-    "Return the indices of the trials to train on; raise `KitError` if one is impossible (unless skipped) or none left."
+    "Return the indices of the trials to train on; raise `KitError` if too many are impossible or none is left."
     if recordings.split == "test":
         raise KitError(f"{recordings.folder}: the test split has no labels to train on")
     indices = []
+    crowded = []
     for index, info in enumerate(recordings.infos):
         if config.max_bins is not None and info.num_bins > config.max_bins:
             continue
@@ -504,21 +522,17 @@ def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np
         possible = patches >= 2 * info.num_labels - 1  # whatever the labels are
         if possible or patches >= needed_frames(recordings.labels(index)):
             indices.append(index)
-        elif config.impossible == "error":
-            patch = _in_fours(min(other.num_bins // max(1, needed_frames(recordings.labels(trial)))
-                                  for trial, other in enumerate(recordings.infos)))
-            remedy = (
-                f"--patch {patch}, with --stride {patch} where there is one, holds all; or "
-                if patch
-                else ""
-            )
-            raise Fault(
-                info.file,
-                info.group,
-                "seq_class_ids",
-                f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such "
-                "trials with --impossible skip",
-            )
+        else:
+            crowded.append(index)
+    if len(crowded) > _FEW[config.impossible] * len(recordings.infos):
+        info = recordings.infos[crowded[0]]
+        raise Fault(info.file, info.group, "seq_class_ids", _crowded_line(recordings, crowded, frames))
+    if crowded:
+        info = recordings.infos[crowded[0]]
+        say_once(
+            f"{len(crowded)} of {len(recordings):,} training trials have more labels than patches and are "
+            f"left out, such as {info.session}, {info.group}"
+        )
     if not indices:
         raise KitError(
             f"{recordings.folder}: no trial is left to train on with max_bins={config.max_bins}, "

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -268,15 +268,16 @@ def _shared_lines(warnings: dict[str, dict[str, str]]) -> Iterator[str]:  # kind
         yield f"{first}{alike}: {texts[first]}{differ}"
 
 
-def _short_line(days: Iterable[DayStatistics], short: int) -> str:
+def _short_line(days: Collection[DayStatistics], short: int) -> str:
     "Return that trials are too short for recipe tiny, and the patch that is short enough for all."
     limit = min(day.min_span for day in days)
     patch = limit // 4 * 4 or limit
-    remedy = (
-        f"--patch {patch} --stride {patch} holds all"
-        if patch
-        else "leave them out with --impossible skip"
-    )
+    if short <= 0.01 * sum(len(day.trials) for day in days):  # as `BatchConfig.impossible` has it
+        remedy = "training leaves out so few"
+    elif patch:
+        remedy = f"--patch {patch} --stride {patch} holds all"
+    else:
+        remedy = "leave them out with --impossible skip"
     return (
         f"{short} trials are too short for their labels in patches of 16 bins, one every 8, "
         f"as recipe tiny has them; {remedy}"

@@ -27,10 +27,9 @@ from ..core.program import report_progress, track_progress
 from ..core.settings import override, to_dict
 from ..data.dataset import Recordings
 from .check import check_classes
-from .files import LogitTrial, class_order
-from .lists import DecodedTrial, read_nbest
-from .files import read_trials
-from .lists import selection_notes_of, with_selections, write_nbest
+from .files import LogitTrial, class_order, read_trials
+from .lists import DecodedTrial, read_nbest, selection_notes_of, with_selections
+from .lists import write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning
 from .tune import tune, tuned_for
