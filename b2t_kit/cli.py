@@ -328,8 +328,9 @@ def exactly_one(**options: Any) -> str:
     "Return which of several options is given; raise `KitError` if it is not exactly one."
     given = [name for name, value in options.items() if value]
     if len(given) != 1:
-        names = ", ".join(map(flag, options))
-        raise KitError(f"give one of {names}, not {'several' if given else 'none'}")
+        raise KitError(
+            f"give one of {', '.join(map(flag, options))}, not {'several' if given else 'none'}"
+        )
     return given[0]
 
 # %% ../nbs/cli.ipynb #acc2ebf3
@@ -557,8 +558,7 @@ def _train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether al
             with _remembered_seeds(verb):
                 train_decoders(task, run, out, verb.seeds, verb.resume, check_memory=memory_check())
         else:
-            result = train_decoder(task, run, out, verb.resume, check_memory=memory_check())
-            uninterrupted(result)
+            uninterrupted(train_decoder(task, run, out, verb.resume, check_memory=memory_check()))
     return SUCCESS, all(is_complete(folder, run) for folder in folders)
 
 # %% ../nbs/cli.ipynb #c5a49a44
@@ -568,8 +568,10 @@ def _checked_settings(verb: Train) -> "SpeechRun":
 
     out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
-        seeds = " ".join(map(str, verb.seeds))
-        raise KitError(f"seeds: {seeds} should be different whole numbers such as 1 2 3")
+        raise KitError(
+            f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as "
+            "1 2 3"
+        )
     if verb.seeds and ((out / "config.json").exists() or (out / "checkpoints").exists()):
         raise KitError(f"{out}: holds a run already; choose another folder for several seeds")
     missing = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
@@ -618,9 +620,8 @@ def _print_how_to_resume(verb: Train) -> None:
         program = "b2t"
         if process.world > 1:
             program = f"torchrun {nodes}--nproc-per-node {process.local_world} -m b2t_kit"
-        option = ""
-        if verb.model and ".py:" in verb.model:  # a file is executed only if it is named
-            option = f" --model {shlex.quote(verb.model)}"
+        is_file = verb.model and ".py:" in verb.model  # executed only if it is named
+        option = f" --model {shlex.quote(str(verb.model))}" if is_file else ""
         print(
             f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{option}",
             flush=True,
@@ -831,16 +832,17 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
                     "tune",
                 )
                 tuning = {}
-            sentences = decode_runs(
-                self.runs,
-                self.data,
-                self.split,
-                self.combine,
-                device=self.device,
-                **tuning,
-                **options,
+            print(
+                decode_runs(
+                    self.runs,
+                    self.data,
+                    self.split,
+                    self.combine,
+                    device=self.device,
+                    **tuning,
+                    **options,
+                )
             )
-            print(sentences)
             return
         source: LogitSource
         if kind == "logits":
@@ -917,8 +919,10 @@ def model_perplexity(
     opened = read_language_model(model)
     sentences = load_sentences(text)
     value, unknown = perplexity(opened, sentences)
-    told = f"perplexity {value:.1f} of {len(sentences):,} sentences"
-    return f"{told}, {unknown:.2%} of the words unknown"
+    return (
+        f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words "
+        "unknown"
+    )
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
@@ -1117,8 +1121,7 @@ def _print_verbs(first: str) -> None:
         )
 
     lines = [f"usage: b2t {first or 'VERB'} [options]\n\nverbs:"]
-    for name, verb in verbs.items():
-        lines.append(listed(name, description(verb).partition("\n")[0]))
+    lines += [listed(name, description(verb).partition("\n")[0]) for name, verb in verbs.items()]
     if not first:
         lines.append("\nexit statuses:")
         lines += [listed(number, meaning) for number, meaning in STATUSES.items()]

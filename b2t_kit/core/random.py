@@ -36,8 +36,7 @@ def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
 
 def _fold(bits: torch.Tensor, count: int) -> torch.Tensor:
     "bits ^= bits >> count, in place, with zeros shifted in from the left."
-    shifted = _shift_right(bits, count)
-    return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - count)) - 1))
+    return bits.bitwise_xor_(_shift_right(bits, count).bitwise_and_((1 << (32 - count)) - 1))
 
 # %% ../../nbs/core/random.ipynb #b575b6d6
 def scramble(

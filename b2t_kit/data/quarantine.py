@@ -148,15 +148,6 @@ def without_date(dataset: str, session: str, participant: str = "") -> str:
                     f"name it {person}.YYYY.MM.DD")
     return ""
 
-# %% ../../nbs/data/quarantine.ipynb #68b54137
-def _published_sets(day: _DayKey) -> set[str]:
-    "Return the published sets that hold out a day."
-    return {
-        name
-        for (person, name), dates in HELD_OUT_SETS.items()
-        if day[0] == person and day[1] in dates
-    }
-
 # %% ../../nbs/data/quarantine.ipynb #7998529e
 class Quarantine:
     "Days of which sentences are held out: the published ones, and those of some recordings."
@@ -208,8 +199,12 @@ class Quarantine:
         if dateless := without_date(dataset, session, participant):
             return dateless
         for day in sorted(days_in(session, participant)):
-            sets = _published_sets(day) | self.days.get(day, set())
-            if sets := sets - {dataset}:
+            published = {
+                name
+                for (person, name), dates in HELD_OUT_SETS.items()
+                if day[0] == person and day[1] in dates
+            }
+            if sets := (published | self.days.get(day, set())) - {dataset}:
                 is_listed = sentence and normalise(sentence, True) in self.sentences.get(day, ())
                 which = ", this one among them" if is_listed else ""
                 return (

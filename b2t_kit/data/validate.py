@@ -262,9 +262,8 @@ def _shared_lines(warnings: dict[str, dict[str, str]]) -> Iterator[str]:  # kind
     for texts in warnings.values():
         first, *others = texts
         alike = f" and {len(others)} other day{'s' if len(others) > 1 else ''}" if others else ""
-        differ = ""
-        if len(set(texts.values())) > 1 and "columns (" in texts[first]:
-            differ = " (the columns differ from day to day)"
+        varies = len(set(texts.values())) > 1 and "columns (" in texts[first]
+        differ = " (the columns differ from day to day)" if varies else ""
         yield f"{first}{alike}: {texts[first]}{differ}"
 
 

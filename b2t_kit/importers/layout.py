@@ -198,14 +198,6 @@ def _is_matlab_73(path: Path) -> bool:
     return path.suffix == ".mat" and (header[124:128] == b"\0\2IM" or header[:4] == b"\x89HDF")
 
 
-def _lacks(path: Path, name: str, data: dict[str, Any], kind: str) -> Fault:
-    "Return the refusal of a file without a variable, with what it holds."
-    shapes = [
-        f"{key} {getattr(value, 'shape', value)}" for key, value in data.items() if key[:2] != "__"
-    ]
-    content = ", ".join(shapes)[:500] or "nothing"
-    return Fault(path, "", name, f"is missing in this {kind}; it holds {content}")
-
 # %% ../../nbs/importers/layout.ipynb #b70d62de
 def _checked(
     path: Path,
@@ -254,7 +246,12 @@ def read_variables(
         if value is None and name in optional:
             continue
         if value is None:
-            raise _lacks(path, name, data, "MATLAB 7.3 file" if is_later else "file")
+            shapes = [
+                f"{key} {getattr(one, 'shape', one)}" for key, one in data.items() if key[:2] != "__"
+            ]
+            kind = "MATLAB 7.3 file" if is_later else "file"
+            content = ", ".join(shapes)[:500] or "nothing"
+            raise Fault(path, "", name, f"is missing in this {kind}; it holds {content}")
         checked = _checked(path, name, value, str(kind), shape, lengths)
         if kind == "numbers":
             values[name] = checked

@@ -34,8 +34,10 @@ def _sentence_column(columns: dict[str, np.ndarray], sentence: str) -> str:  # e
     "Return the column with what was said; raise `KitError` if it is not clear which."
     texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
     if sentence and sentence not in texts or not sentence and len(texts) > 1:
-        problem = f"has these columns of text: {', '.join(texts) or 'none'}"
-        raise KitError(f"{problem}; --sentence names the one with what was said")
+        raise KitError(
+            f"has these columns of text: {', '.join(texts) or 'none'}; --sentence names the one "
+            "with what was said"
+        )
     return sentence or "".join(texts)
 
 
@@ -253,9 +255,12 @@ class Nwb(Own):
                 date = re.match(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", start)
                 name = re.sub(r"[^a-z0-9]", "", (self.participant or subject).casefold())[:20]
                 if not date or not is_date(*date.groups()) or not name:
-                    problem = f"has session_start_time {start[:30]} and subject_id {subject[:30]}"
                     raise Fault(
-                        path, "", "", f"{problem}; expected a day, and a name (--participant)"
+                        path,
+                        "",
+                        "",
+                        f"has session_start_time {start[:30]} and subject_id {subject[:30]}; "
+                        "expected a day, and a name (--participant)",
                     )
                 days.setdefault(".".join((name, *date.groups())), []).append(path)
             except KitError as error:
@@ -287,8 +292,8 @@ class Nwb(Own):
             for start, stop, sentence, block in table:
                 location = f"trial {number}"
                 number = number + 1
-                if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
-                    limit = MAX_BINS * BIN_SECONDS
+                limit = MAX_BINS * BIN_SECONDS
+                if not 0 < stop - start <= limit:
                     problem = f"lasts from {start:g} to {stop:g}, expected up to {limit:g} seconds"
                     yield Fault(path, location, "", problem)
                     continue

@@ -79,11 +79,13 @@ def check_blocks(path: Path, blocks: np.ndarray, ascending: bool) -> None:  # (t
             path, "", "blockIdx", f"has numbers that are not whole, or not from 0 to {MAX_NUMBER}"
         )
     if len(set(numbers)) < len(numbers) or (ascending and (np.diff(numbers) < 0).any()):
-        text = (
+        raise Fault(
+            path,
+            "",
+            "blockIdx",
             f"has the blocks {numbers.astype(int).tolist()[:20]} in this order; trials of a block "
-            "must be contiguous"
+            "must be contiguous" + ", and blocks must ascend" * ascending,
         )
-        raise Fault(path, "", "blockIdx", text + ", and blocks must ascend" * ascending)
 
 # %% ../../nbs/importers/t12.ipynb #15c0d4db
 @dataclass(frozen=True)

@@ -46,23 +46,24 @@ def _block_moves(numbers: np.ndarray, name: str) -> list[ChannelOrder]:  # (...,
         order[one], order[other] = other, one
         fault = f"{name} {one + 1} and {other + 1} have changed places"
         orders.append(ChannelOrder(fault, numbers[..., order, :].ravel()))
-    for step in range(1, blocks):
-        fault = f"the {name} have moved on by {step}"
-        orders.append(ChannelOrder(fault, np.roll(numbers, -step, -2).ravel()))
-    return orders
+    return orders + [
+        ChannelOrder(f"the {name} have moved on by {step}", np.roll(numbers, -step, -2).ravel())
+        for step in range(1, blocks)
+    ]
 
 
 def candidate_orders(num_features: int) -> list[ChannelOrder]:
     "Return the orders that are tried, the right one first; no order of features comes twice."
     numbers = np.arange(num_features)
-    orders = [ChannelOrder("", numbers), ChannelOrder("the sign is flipped", numbers, -1.0)]
-    for step in (1, -1):
-        fault = f"all features have moved on by {step}"
-        orders.append(ChannelOrder(fault, np.roll(numbers, -step)))
+    orders = [
+        ChannelOrder("", numbers),
+        ChannelOrder("the sign is flipped", numbers, -1.0),
+        ChannelOrder("all features have moved on by 1", np.roll(numbers, -1)),
+        ChannelOrder("all features have moved on by -1", np.roll(numbers, 1)),
+    ]
     if num_features % (4 * ARRAY) == 0:
-        halves = numbers.reshape(2, -1)
-        fault = "crossings and powers have changed places"
-        orders.append(ChannelOrder(fault, halves[::-1].ravel()))
+        swapped = np.roll(numbers, num_features // 2)
+        orders.append(ChannelOrder("crossings and powers have changed places", swapped))
         orders += _block_moves(numbers.reshape(2, -1, ARRAY), "arrays")
         orders += _block_moves(numbers.reshape(-1, 2 * ARRAY), "blocks of 128 features")
     return list({(one.columns.tobytes(), one.sign): one for one in reversed(orders)}.values())[::-1]

@@ -127,17 +127,6 @@ NO_WORDS: dict[str, Any] = {
 }
 
 
-def _words_entry(moment: Moment, update: Update) -> dict[str, Any]:
-    "Return the words of an update for a page."
-    return {
-        "words": update.words,
-        "alternatives": update.alternatives,
-        "final": update.final,
-        "unknown": moment.unknown if update.final else (),
-        "doubtful": moment.unsure,
-    }
-
-
 def _sentence_entry(number: int, moment: Moment, update: Update) -> dict[str, Any]:
     "Return a finished sentence for a page."
     return {
@@ -154,12 +143,6 @@ def _sentence_entry(number: int, moment: Moment, update: Update) -> dict[str, An
         "known": moment.known,
     }
 
-
-def _marked_entry(sentence: dict[str, Any], mark: SentenceMark) -> dict[str, Any]:
-    "Return a sentence with one more mark; what was typed stays until it is taken back."
-    before = sentence.get("mark")
-    mark = mark.after(SentenceMark(mark.number, **before) if before else None)
-    return sentence | {"mark": {"verdict": mark.verdict, "text": mark.text}}
 
 # %% ../../nbs/live/page.ipynb #b5248624
 class Feed:
@@ -199,7 +182,13 @@ class Feed:
         if update.phoneme and update.phoneme != self.phoneme:
             self._log("phonemes", (update.bins, update.phoneme.replace("SIL", "")))
         self.phoneme = update.phoneme
-        self.now |= _words_entry(moment, update)
+        self.now |= {
+            "words": update.words,
+            "alternatives": update.alternatives,
+            "final": update.final,
+            "unknown": moment.unknown if update.final else (),
+            "doubtful": moment.unsure,
+        }
         if update.final:
             self.finals += 1
             self._log("sentences", _sentence_entry(self.finals, moment, update))
@@ -207,10 +196,13 @@ class Feed:
             self.now["words_ms"] = 1000 * update.delay
 
     def _mark(self, mark: SentenceMark) -> None:
-        "Have all readers get a sentence again, with its mark."
+        "Have all readers get a sentence again, with its mark; what was typed stays until it is taken back."
         for index, (_, sentence) in enumerate(self.log["sentences"]):
             if sentence["number"] == mark.number:
-                self.log["sentences"][index] = self.changes, _marked_entry(sentence, mark)
+                before = sentence.get("mark")
+                after = mark.after(SentenceMark(mark.number, **before) if before else None)
+                marked = sentence | {"mark": {"verdict": after.verdict, "text": after.text}}
+                self.log["sentences"][index] = self.changes, marked
 
     def since(self, reader: Reader, again: bool = False) -> dict[str, Any] | None:
         "Return the messages that a reader has not seen; None if there is none, unless `again`."

@@ -387,8 +387,10 @@ class LslSource(LiveSource):
                 yield Piece(number, np.zeros((0, 0), np.float32), now, stream, ends_sentence=True)
             if not (markers.inlet or is_reported) and number > _UNMARKED:
                 is_reported = True
-                message = f"no LSL stream named {self.markers} is announced"
-                count_refusal(self.refused, f"{message}, so it ends no sentence")
+                count_refusal(
+                    self.refused,
+                    f"no LSL stream named {self.markers} is announced, so it ends no sentence",
+                )
 
     def _pull(self, inlet: Any, due: float | None) -> tuple[np.ndarray, np.ndarray]:
         "Return the samples that have come, (N, C), and their time stamps."

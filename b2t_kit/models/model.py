@@ -585,8 +585,7 @@ class ModelConfig(ModelRecord):
 
     def check_logits(self, logits: torch.Tensor, rows: int, bins: int) -> None:
         "Raise `KitError` if a network returned something else than (B, P, classes) float32."
-        shape = rows, bins, self.num_classes
-        check_output(logits, shape, self.framing, type(self).__name__)
+        check_output(logits, (rows, bins, self.num_classes), self.framing, type(self).__name__)
 
     @property
     def framing(self) -> Frames:

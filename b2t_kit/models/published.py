@@ -39,15 +39,14 @@ def read_tensors(path: str | Path) -> Any:
         with suppress(Exception):  # a damaged pickle names nothing
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         foreign = ", ".join(name for name in sorted(names) if not name.startswith("numpy"))
-        reason = (
-            f"holds {foreign or 'foreign objects'}; reading it could run code, so it is refused"
-        )
-        raise KitError(f"{path}: {reason}") from error
+        raise KitError(
+            f"{path}: holds {foreign or 'foreign objects'}; reading it could run code, so it is "
+            "refused"
+        ) from error
     except KitError:
         raise
     except Exception as error:  # whatever torch raises for a damaged file
-        reason = "is not a checkpoint of torch.save, or is cut short"
-        raise KitError(f"{path}: {reason}") from error
+        raise KitError(f"{path}: is not a checkpoint of torch.save, or is cut short") from error
 
 # %% ../../nbs/models/published.ipynb #470532c6
 T15_SESSIONS = tuple(

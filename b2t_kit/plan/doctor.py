@@ -571,20 +571,14 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
     from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    remarks = list[Remark]()
+    ignored = {
+        "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)":
+            "PYTORCH_XLA_COMPILATION_THREADS" in os.environ,
+        "XLA_FLAGS creates fake host devices for jax, not more chips (C9)":
+            "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""),
+    }
+    remarks = [Remark("variables", "note", line) for line, is_set in ignored.items() if is_set]
     checks = list[Callable[[], Any]]([refuse_ambient])
-    if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
-        remarks.append(
-            Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)")
-        )
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        remarks.append(
-            Remark(
-                "variables",
-                "note",
-                "XLA_FLAGS creates fake host devices for jax, not more chips (C9)",
-            )
-        )
     if xla:
         on_tpu = bool(chips or [name for name in _TPU_IMAGE if os.environ.get(name)])
         checks.append(partial(check_start, "tpu" if on_tpu else "auto", chips))

@@ -146,15 +146,6 @@ def on_host() -> str:
     "Return the operations that were computed on the host so far, by name."
     return ", ".join(name for name, count in fallbacks().items() if count)
 
-# %% ../../nbs/plan/lower.ipynb #51883314
-def _check_on_device() -> None:
-    "Check that nothing was computed on the host so far."
-    if on_host():
-        raise KitError(
-            f"the step computes {on_host()} on the host, because XLA has no such operation; "
-            "each step would wait for it: replace it with operations that XLA has"
-        )
-
 # %% ../../nbs/plan/lower.ipynb #0e173edb
 KINDS = {"a training step": "train", "a micro-batch": "accumulate", "validation": "validate"}
 
@@ -219,7 +210,11 @@ class LoweringDevice(PlaceholderDevice):
         outputs = [held.tensor.detach() for held in changed] + self.wanted
         if not outputs:
             return
-        _check_on_device()
+        if on_host():
+            raise KitError(
+                f"the step computes {on_host()} on the host, because XLA has no such operation; "
+                "each step would wait for it: replace it with operations that XLA has"
+            )
         results = [(held.tensor.ndim, held.divided) for held in changed]
         results += [(tensor.ndim, {}) for tensor in self.wanted]
         module, arguments = lower(outputs, self.known, changed)

@@ -86,11 +86,10 @@ class Plan(ForDevices):
             check_target(self.json)
         configuration(self.config)
         run = self.settings
-        kind = self.settings.train.device
         if self.global_batch is not None:
             run = run.with_rows(self.global_batch)
-        if "device" not in self.typed:
-            kind = "tpu" if self.slice else usual_device(self.config)
+        usual = "tpu" if self.slice else usual_device(self.config)
+        kind = run.train.device if "device" in self.typed else usual
         target = find_target(kind, self.slice, self.chips, self.memory)
         task = run.without_data(self.data)
         if self.bins:

@@ -207,8 +207,7 @@ def install_missing(
     folders = [path.parent for root in roots for path in sorted(root.rglob("b2t_kit-*.whl"))]
     attached = [folder for folder in folders if any(folder.glob(f"{missing[0]}-*.whl"))]
     source = ["--no-index", f"--find-links={attached[-1]}"] if attached else ["--retries=1"]
-    options = ["install", "-qq", *source]
-    command = [sys.executable, "-m", "pip", *options, *missing]
+    command = [sys.executable, "-m", "pip", "install", "-qq", *source, *missing]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["pip failed"])[-1]
@@ -313,9 +312,9 @@ def must_rehearse(
     "Return whether to rehearse; `KitError` if something is missing and a rehearsal is not allowed."
     pushed = os.environ.get("KAGGLE_KERNEL_RUN_TYPE") == "Batch"
     if missing and (rehearse is False or rehearse is None and pushed):
-        names = " and no ".join(missing)
         raise KitError(
-            f"this session has no {names}; attach what is missing, or set rehearse = True"
+            f"this session has no {' and no '.join(missing)}; attach what is missing, or set "
+            "rehearse = True"
         )
     return bool(rehearse or missing)
 

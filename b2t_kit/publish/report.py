@@ -565,9 +565,8 @@ def sentence_of(
             f"{' '.join(map(str, trial.key))}: has no sentence to compare with; report "
             "on train or val"
         )
-    sounds = None
-    if labels is not None:
-        sounds = order.labels(labels), collapse(logits.argmax(1))
+    decoded = collapse(logits.argmax(1))
+    sounds = None if labels is None else (order.labels(labels), decoded)
     return Sentence(trial, sounds, order=order, **known)
 
 # %% ../../nbs/publish/report.ipynb #cd161058

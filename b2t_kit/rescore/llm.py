@@ -336,10 +336,9 @@ def quantisation(bits: int, device: str, dtype: torch.dtype) -> Any:
             f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install "
             "bitsandbytes"
         )
-    if bits == 8:
-        return import_library("transformers", "rescore").BitsAndBytesConfig(load_in_8bit=True)
-    return import_library("transformers", "rescore").BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    in_four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype} if bits == 4 else {}
+    settings = {f"load_in_{bits}bit": True, **in_four}
+    return import_library("transformers", "rescore").BitsAndBytesConfig(**settings)
 
 # %% ../../nbs/rescore/llm.ipynb #88273c73
 _SCORING = 2  # version of the computation of scores: raised when other code gives other numbers

@@ -229,8 +229,7 @@ def estimate_temperature(
             low = middle
         else:
             high = middle
-    temperature = _in_reach(unit * math.exp((low + high) / 2))
-    return Calibration(temperature, "estimated", lacking=lacking)
+    return Calibration(_in_reach(unit * math.exp((low + high) / 2)), "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #c8e92c80
 # fraction of the sounds that differ from the labels: .61 to .9 where these are of other sentences;

@@ -33,11 +33,8 @@ def day_mixture(
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
         participant = session.partition(".")[0]
-        if session in trained:
-            sources = [session]
-        else:
-            own_days = [day for day in trained if day.partition(".")[0] == participant]
-            sources = own_days or list(trained)
+        own_days = [day for day in trained if day.partition(".")[0] == participant]
+        sources = [session] if session in trained else own_days or list(trained)
         mixture[row, [own.index(day) for day in sources]] = 1 / len(sources)
     return mixture
 

@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -167,17 +167,6 @@ def text_of(labels: Sequence[int], names: Sequence[str]) -> str:  # classes, and
     letters = [" " if TOKEN_NAMES.get(name) == "SIL" else name for name in found]
     return "".join(letters).replace("~", ".")
 
-# %% ../../nbs/speech/evaluate.ipynb #d761d518
-def _summary(counts: Counts, days: Sequence[str], trained: Collection[str]) -> RateTable:  # of each trial
-    "Return the rate over all trials with both intervals (from eight days on), and over days with and without training."
-    table = RateTable({"all trials": rate_of(counts)})
-    if by_groups(days):
-        table["all, days redrawn"] = rate_of(counts, days)
-    kinds = ["days in training" if day in trained else "days never seen" for day in days]
-    if len(set(kinds)) > 1:
-        table = RateTable(table | rates_by(kinds, counts))
-    return table
-
 # %% ../../nbs/speech/evaluate.ipynb #f6cb92bc
 @dataclass(frozen=True)
 class Evaluation:
@@ -212,9 +201,15 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> RateTable:
-        "The rate over all trials, and over days with and without training."
+        "The rate over all trials with both intervals (from eight days on), and over days with and without training."
         days = [trial.info.session for trial in self.trials]
-        return _summary(self.counts, days, self.trained)
+        table = RateTable({"all trials": rate_of(self.counts)})
+        if by_groups(days):
+            table["all, days redrawn"] = rate_of(self.counts, days)
+        kinds = ["days in training" if day in self.trained else "days never seen" for day in days]
+        if len(set(kinds)) > 1:
+            table = RateTable(table | rates_by(kinds, self.counts))
+        return table
 
     @cached_property
     def days(self) -> RateTable:

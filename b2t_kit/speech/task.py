@@ -377,20 +377,6 @@ def _check_scored(scored: Recordings, trained: Recordings, model: ModelConfig) -
 _WordScorer = Callable[[WordsConfig, Sequence[str | None], Sequence[str | None]], Any]
 
 
-def _word_scorer(count_words: _WordScorer | None, signal: Signal) -> _WordScorer:
-    "Return what counts word errors; raise `KitError` if there is nothing, or there are no phonemes."
-    if count_words is None:
-        raise KitError(
-            "words: a language model is set, but there is no scorer; pass "
-            "count_words=WordCounter from b2t_kit.decode.decode"
-        )
-    if signal.labels != T15.labels:
-        raise KitError(
-            "words: are decoded from phonemes, and the recordings have other labels; "
-            "leave --lm out"
-        )
-    return count_words
-
 # %% ../../nbs/speech/task.ipynb #6a31b459
 class TaskBatches:
     "Batches for training and validation, made once, since they cache trials."
@@ -483,16 +469,27 @@ class RecordedTask(NetworkTask):
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
-            self.words = self._open_words(_word_scorer(count_words, signal), config.words)
+            self.words = self._open_words(count_words)
 
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         return self.made.to_score(recordings, self.config, device)
 
-    def _open_words(self, scorer: _WordScorer, config: WordsConfig) -> Any:
+    def _open_words(self, scorer: _WordScorer | None) -> Any:
+        "Return what counts word errors; raise `KitError` if there is nothing, or there are no phonemes."
+        if scorer is None:
+            raise KitError(
+                "words: a language model is set, but there is no scorer; pass "
+                "count_words=WordCounter from b2t_kit.decode.decode"
+            )
+        if self.train.signal.labels != T15.labels:
+            raise KitError(
+                "words: are decoded from phonemes, and the recordings have other labels; "
+                "leave --lm out"
+            )
         splits = filter(None, (self.val, self.held_out))
         said = [info.sentence for split in splits for info in split.infos]
         known = [info.sentence for info in self.train.infos if not info.quarantine]
-        return scorer(config, said, known)
+        return scorer(self.config.words, said, known)
 
     def batches(
         self, config: TrainConfig, device: Device, position: int
@@ -534,16 +531,6 @@ def count_edits(outputs: dict[str, torch.Tensor]) -> dict[str, float]:
     return {
         "edits": float(sum(edit_distance(true, decoded) for true, decoded in pairs)),
         "labels": float(sum(len(true) for true, _ in pairs)),
-    }
-
-# %% ../../nbs/speech/task.ipynb #e89c2c71
-def _batch_lines(batches: TrainBatches, rows: int) -> dict[str, str]:
-    "Return the steps of an epoch, the lengths of batches, and how much is padding, as text."
-    lengths = [f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes]
-    return {
-        "steps": f"{batches.steps_per_epoch} per epoch, of up to {rows} trials",
-        "lengths": ", ".join(lengths),
-        "padding": f"{batches.padding_fraction():.0%} of all bins",
     }
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
@@ -604,7 +591,11 @@ class SpeechTask(RecordedTask):
         if warnings:
             lines["warning"] = "\nwarning    ".join(warnings)
         batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
-        return lines | _batch_lines(batches, self.config.rows)
+        return lines | {
+            "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
+            "lengths": ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes),
+            "padding": f"{batches.padding_fraction():.0%} of all bins",
+        }
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."
@@ -616,8 +607,7 @@ class SpeechTask(RecordedTask):
         infos = self.scored.infos
         rows = zip(trials.tolist(), outputs["weight"].tolist())
         sentences = [infos[row].sentence if real else None for row, real in rows]
-        frames = outputs["frames"].tolist()
-        return edits | self.words.count(logits.numpy(), frames, sentences)
+        return edits | self.words.count(logits.numpy(), outputs["frames"].tolist(), sentences)
 
     def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
         self.scored = recordings

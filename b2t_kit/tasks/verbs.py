@@ -36,8 +36,7 @@ def simulate_tanks(
 
     config = options.pop("config")
     config = replace(config, seed=config.seed + PARTS[part])
-    quiet = not sys.stderr.isatty()
-    return simulate_folder(Path(out) / part, config, quiet=quiet, **options)
+    return simulate_folder(Path(out) / part, config, quiet=not sys.stderr.isatty(), **options)
 
 # %% ../../nbs/tasks/verbs.ipynb #3c3e537a
 @dataclass(frozen=True, kw_only=True)

@@ -158,8 +158,9 @@ def _find(columns: Sequence[str], names: Sequence[str]) -> str | None:
     "Return the column with one of some names; raise `KitError` if there are several."
     found = [column for column in columns if _folded(column) in names]
     if len(found) > 1:
-        both = " and ".join(map(repr, found))
-        raise KitError(f"{both} could both be meant; keep only one of them")
+        raise KitError(
+            f"{' and '.join(map(repr, found))} could both be meant; keep only one of them"
+        )
     return found[0] if found else None
 
 # %% ../../nbs/text/tables.ipynb #be9e1732
@@ -229,9 +230,10 @@ def list_votes(entries: Sequence[Any], part: Part) -> Votes:
     kind = _find(list(rows[0]), _SCORES) or _find(list(rows[0]), _PROBABILITIES)
     numbers = sorted(name for name, value in rows[0].items() if isinstance(value, float))
     if kind is None and numbers:
-        listed = ", ".join(map(repr, numbers))
-        raise KitError(f"no field is the score of a sentence: it has {listed}; names that are "
-                       f"understood: {', '.join((*_SCORES, *_PROBABILITIES))}")
+        raise KitError(
+            f"no field is the score of a sentence: it has {', '.join(map(repr, numbers))}; names "
+            f"that are understood: {', '.join((*_SCORES, *_PROBABILITIES))}"
+        )
     scores = [row.get(kind, math.nan) if kind else 0.0 for row in rows]
     if not all(type(score) in (int, float) and math.isfinite(score) for score in scores):
         raise KitError(f"{kind!r} is not a number in each sentence of its list")
@@ -315,9 +317,10 @@ def _refuse_names(rows: Sequence[tuple[str, Any]], column: str) -> None:
     columns = list(rows[0][1])
     key_columns = [found for names in _KEY_NAMES if (found := _find(columns, names))]
     if len(key_columns) == len(TRIAL_KEY) - 1:
-        listed = " and ".join(map(repr, key_columns))
-        raise KitError(f"{listed} may name the trials, but not without the third of "
-                       f"{', '.join(TRIAL_KEY)}; add it, or give each trial an id")
+        raise KitError(
+            f"{' and '.join(map(repr, key_columns))} may name the trials, but not without the "
+            f"third of {', '.join(TRIAL_KEY)}; add it, or give each trial an id"
+        )
     for name in columns:
         texts = [str(row[name]).strip() for _, row in rows if isinstance(row.get(name), str | int)]
         is_known = name in (column, _MANIFEST) or _folded(name) in _KNOWN and name not in key_columns
@@ -555,8 +558,9 @@ def read_table(
     rows = dict[tuple, Votes]()
     for key, line in zip(keys, lines):
         if key in rows:
-            name = line.name or " ".join(map(str, key))
-            raise KitError(f"{path}: {line.where}: {name} appears twice")
+            raise KitError(
+                f"{path}: {line.where}: {line.name or ' '.join(map(str, key))} appears twice"
+            )
         rows[key] = line.votes
     if len({len(key) for key in rows}) > 1:
         raise KitError(f"{path}: some of its trials are numbers, and others names")

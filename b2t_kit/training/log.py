@@ -226,14 +226,10 @@ def draw_runs(
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    loss_title = "loss"
-    if several:
-        loss_title += f" ({'dashed' if num_evals > 2 else 'points'}: validation)"
-    _finish_axis(loss, loss_title)
-    error_title = "validation"
-    if metric:
-        error_title += f" {metric.upper() if len(metric) < 5 else metric}"
-    _finish_axis(error, error_title)
+    marks = f" ({'dashed' if num_evals > 2 else 'points'}: validation)" if several else ""
+    measure = f" {metric.upper() if len(metric) < 5 else metric}" if metric else ""
+    _finish_axis(loss, f"loss{marks}")
+    _finish_axis(error, f"validation{measure}")
     _finish_axis(rate, "learning rate")
     return figure
 
