@@ -3,7 +3,7 @@
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]   an hour each on two cores
                      [--per-day 40]                                                       longer days, without labels
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
-                     [--live 2023.12.10 2024.02.25]                                       live sessions of two days
+                     [--live 2023.12.10 2024.02.25 [--carry]]                             live sessions of two days
                      [--ceiling]                                                          trained on labels of all days
                      [--noise 0.3 0.6 1]                                                  trained with other noise
     python benchmarks/months.py --figure                                                  the figure, from the results
@@ -176,7 +176,8 @@ class Listener:
         self.decoded = list[list[str]]()
         self.said = list[list[str]]()
         self.finals = 0  # sentences of the session, as they are marked
-        self.is_adapted = False  # the sentence that is being said is decoded with the learner's weights
+        # whether the sentence that is being said is decoded with the learner's weights
+        self.is_adapted = adaptation is not None and adaptation.is_used
         self.adapted = 0  # such sentences
 
     def show(self, moment: Any) -> None:
@@ -198,12 +199,14 @@ class Listener:
             self.is_adapted = self.adaptation.is_used
 
 
-def live_session(run: Path, data: Path, day: str, adapts: bool, told: int) -> Listener:
-    "Go through a day as a live session, as fast as it goes."
+def live_session(
+    run: Path, data: Path, day: str, adapts: bool, told: int, learned: Path | None = None
+) -> Listener:
+    "Go through a day as a live session, as fast as it goes; it may begin with what the sessions before have learned."
     decoder = open_decoder(run, day)
     session = LiveSession(decoder, RecordingSource(data, "val", day, A_SESSION, pace=0))
     with open_device("cpu", "float32") as device:
-        adaptation = LiveAdaptation(session, device) if adapts else None
+        adaptation = LiveAdaptation(session, device, learned=learned) if adapts else None
         listener = Listener(adaptation, told)
         if adaptation:
             adaptation.worker = AtOnce()
@@ -211,12 +214,14 @@ def live_session(run: Path, data: Path, day: str, adapts: bool, told: int) -> Li
         session.watchers.append(listener)
         session.run()
     if adaptation:
+        adaptation.keep()
         print(adaptation.line)
     return listener
 
 
-def live(folder: Path, participant: int, sentences: Path, days: list[str]) -> list[str]:
-    "Lines: word errors of sessions of a live decoder, each way against none, after the sentences that are told."
+def live(folder: Path, participant: int, sentences: Path, days: list[str], carries: bool) -> list[str]:
+    """Lines: word errors of sessions of a live decoder, each way against none, after the sentences that are told. The
+    days are gone through in order, and `carries` adds sessions that go on from the one before."""
     talk = folder / "talk"
     config = replace(
         STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), trials=A_SESSION, held_out=1.0,
@@ -224,11 +229,16 @@ def live(folder: Path, participant: int, sentences: Path, days: list[str]) -> li
     )
     if not talk.is_dir():
         simulate(talk, config)
+    ways: list[tuple[str, int, Path | None]] = [("nothing told", 0, None), (f"the first {TOLD} told", TOLD, None)]
+    for title, told, _ in [*ways] if carries else ():
+        learned = folder / f"learned_{told}.safetensors"
+        learned.unlink(missing_ok=True)
+        ways.append((f"{title}, going on", told, learned))
     lines = []
     for day in days:
         plain = live_session(folder / "run", talk, day, False, 0)
-        for title, told in (("nothing told", 0), (f"the first {TOLD} told", TOLD)):
-            other = live_session(folder / "run", talk, day, True, told)
+        for title, told, carried in ways:
+            other = live_session(folder / "run", talk, day, True, told, carried)
             before = count_edits(plain.said[TOLD:], plain.decoded[TOLD:])
             after = count_edits(other.said[TOLD:], other.decoded[TOLD:])
             rates = [100 * counts.edits.sum() / counts.lengths.sum() for counts in (before, after)]
@@ -323,6 +333,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--per-day", type=int, default=PER_DAY, help="sentences of a day that are scored")
     parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
+    parser.add_argument("--carry", action="store_true", help="sessions that go on from the one before, too")
     parser.add_argument("--ceiling", action="store_true", help="train with labels of every day, for twice the steps")
     parser.add_argument("--noise", nargs="*", type=float, help="train with white noise of these strengths")
     parser.add_argument("--figure", action="store_true")
@@ -346,7 +357,8 @@ def main() -> None:
     if options.live:
         for participant in options.participants.split(","):
             folder = options.folder / participant
-            live(folder, int(participant), options.sentences, [f"t15.{day}" for day in options.live])
+            days = [f"t15.{day}" for day in sorted(options.live)]
+            live(folder, int(participant), options.sentences, days, options.carry)
         return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     ways: Mapping[str, AdaptConfig] = WAYS

@@ -113,8 +113,17 @@ class Live(Speaks, ReadsRun, HasSettings):
     # once the marked ones, or three more words that are expected to be right, say that it is
     # better, and one request brings back the decoder of the morning
     adapt: bool = False
+    # begin with what the sessions before have left in this file, if it is there, and leave in it
+    # what this one has learned, if that is in use at the end
+    learned: OptionalFile = None
     LIMITS = {"port": (0, 65_535), "temperature": TEMPERATURE}
-    NEEDS = {"keep_features": "keep", "host": "page", "port": "page", "origin": "page"}
+    NEEDS = {
+        "keep_features": "keep",
+        "host": "page",
+        "port": "page",
+        "origin": "page",
+        "learned": "adapt",
+    }
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
@@ -163,7 +172,7 @@ class Live(Speaks, ReadsRun, HasSettings):
             else nullcontext() as server
         ):
             if self.adapt:
-                _adapt_session(session, device)
+                _adapt_session(session, device, self.learned)
             if server:
                 report_progress(f"page: {server.url}\nfor the people around: {server.listener_url}")
             if is_typed:
@@ -177,6 +186,8 @@ class Live(Speaks, ReadsRun, HasSettings):
                 if session.keeper:
                     session.keeper.stop()
                 _print_end(session)
+                if session.adaptation:
+                    session.adaptation.keep()
         return SUCCESS
 
 # %% ../../nbs/live/verbs.ipynb #4b34d49f
@@ -218,13 +229,15 @@ def _keep_all(options: Live, session: Any, folder: Any) -> None:
     )
 
 
-def _adapt_session(session: Any, device: Any) -> None:
+def _adapt_session(session: Any, device: Any, learned: str | None) -> None:
     "Have the decoder of a session learn between sentences."
     adaptation = wing("adapt", "live")
     if adaptation is None:
         raise KitError("--adapt: the folder b2t_kit/adapt is not in this installation")
-    session.adaptation = adaptation.LiveAdaptation(session, device)
+    session.adaptation = adaptation.LiveAdaptation(session, device, learned=learned)
     session.watchers.append(session.adaptation)
+    if learned:
+        report_progress(session.adaptation.line)
 
 
 def _print_end(session: Any) -> None:
