@@ -33,7 +33,7 @@ from b2t_kit.core.settings import override
 from b2t_kit.data.batches import Bucket
 from b2t_kit.plan.configs import configuration
 from b2t_kit.plan.memory import find_target, plan_run
-from b2t_kit.devices.xla import CHIPS
+from b2t_kit.devices.slices import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
@@ -109,7 +109,7 @@ def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
     from b2t_kit.plan.lower import lower_run
     from b2t_kit.speech.task import Lengths, SpeechTask
-    from b2t_kit.devices.xla import find_slice
+    from b2t_kit.devices.slices import find_slice
 
     name, slice_name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
@@ -129,7 +129,7 @@ def compiled_bytes(case: list, python: str) -> dict:
     "The compiler's sizes for a case."
     from b2t_kit.plan.cost import moved_bytes, read_hlo
     from b2t_kit.plan.preflight import ON_CPU, compile_program, environment
-    from b2t_kit.devices.xla import find_slice
+    from b2t_kit.devices.slices import find_slice
 
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--lower", json.dumps(case), "--folder", name]

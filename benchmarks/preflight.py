@@ -192,7 +192,7 @@ class OneGRU(nn.Module):
     def __init__(self, stock: bool) -> None:
         import torch_xla  # noqa: F401
 
-        from b2t_kit.models.model import GRU
+        from b2t_kit.models.layers import GRU
 
         super().__init__()
         self.gru = nn.GRU(512, 2048, batch_first=True) if stock else GRU(512, 2048)
@@ -224,7 +224,7 @@ def sizes(name: str) -> dict[str, int]:
     "Bytes of a configuration's largest step before compiling: its arguments, what all loops carry, its largest array."
     from jaxlib import _jax
 
-    from b2t_kit.devices.xla import find_slice
+    from b2t_kit.devices.slices import find_slice
     from b2t_kit.plan.preflight import lower_in_child, request_of
     from b2t_kit.plan.configs import configuration
     from b2t_kit.plan.cost import read_hlo

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from b2t_kit.devices.xla import find_slice
+from b2t_kit.devices.slices import find_slice
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

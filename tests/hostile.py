@@ -239,7 +239,7 @@ SOURCES: dict[str, Source] = {
     "causal model": Source(several(nbest, copies("causal")), "causal/config.json causal/tokenizer.json", RESCORE, "json", "text"),
     "causal weights": Source(several(nbest, copies("causal")), "causal/model.safetensors", RESCORE, "bytes"),
     "kept scores": Source(scores, "scores.json", read_scores, "json"),
-    "rescoring weights": Source(WEIGHTS, "weights.json", call("rescore.llm:load_weights", "weights.json"), "json", ANY_JSON),
+    "rescoring weights": Source(WEIGHTS, "weights.json", call("rescore.reorder:load_weights", "weights.json"), "json", ANY_JSON),
     "submission": Source(text(sub_csv=SUBMISSION), "sub.csv", "check-submission sub.csv", free="Unicode, non-finite"),
     "score": Source(text(r_csv="id,text\n0,we can\n1,you\n", h_csv="id,text\n0,we can\n1,you\n"), "r.csv h.csv",
                     "score --reference r.csv --hypothesis h.csv", free="Unicode, non-finite"),

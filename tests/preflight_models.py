@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from b2t_kit.core.errors import KitError
-from b2t_kit.devices.xla import find_slice
-from b2t_kit.models.model import GRU, ctc_losses
+from b2t_kit.devices.slices import find_slice
+from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.layers import GRU
 from b2t_kit.models.scan import gru_layer
 from b2t_kit.plan.lower import Program, lower_run, traced
 from b2t_kit.plan.preflight import ModelTask, optimizer_settings

@@ -43,7 +43,7 @@ from b2t_kit.speech.decoder import load_decoder
 from b2t_kit.speech.logits import logits_key
 from b2t_kit.speech.evaluate import results_folder
 from b2t_kit.lexicon.lexicon import own_words
-from b2t_kit.models.model import LinearConfig
+from b2t_kit.models.linear import LinearConfig
 from b2t_kit.training.checkpoint import best_checkpoint
 from test_words import DAY, train_legible
 

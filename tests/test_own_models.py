@@ -18,7 +18,8 @@ OWN = """from dataclasses import dataclass
 from torch import nn
 
 import own_layers
-from b2t_kit.models.model import ModelConfig, patches
+from b2t_kit.models.layers import patches
+from b2t_kit.models.model import ModelConfig
 
 
 @dataclass(frozen=True)

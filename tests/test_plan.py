@@ -9,7 +9,7 @@ import pytest
 
 from b2t_kit.core.program import GIB
 from b2t_kit.core.errors import KitError
-from b2t_kit.devices.xla import find_slice
+from b2t_kit.devices.slices import find_slice
 from b2t_kit.plan.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
 from b2t_kit.plan.configs import configurations
 from b2t_kit.train import train

@@ -11,8 +11,8 @@ from torch import nn
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
-from b2t_kit.devices.xla import find_slice
-from b2t_kit.plan.doctor import diagnose
+from b2t_kit.devices.slices import find_slice
+from b2t_kit.plan.failures import diagnose
 from b2t_kit.plan.configs import configurations
 from b2t_kit.plan.cost import SENT, matrix_flops, moved_bytes, read_hlo
 from b2t_kit.plan.preflight import ON_CPU, compile_program, preflight

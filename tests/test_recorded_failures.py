@@ -15,7 +15,7 @@ import pytest
 
 from b2t_kit.cli import ELSEWHERE, NOT_HERE, parse
 from b2t_kit.core.errors import KitError
-from b2t_kit.plan.doctor import diagnose, known_failures
+from b2t_kit.plan.failures import diagnose, known_failures
 from commands import ROOT, python
 
 SHOWN = ("happens", "with more installed", "imitated", "cure only")  # what the tests of a reported failure show

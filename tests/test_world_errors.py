@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.plan.doctor import UNKNOWN, diagnose, diagnose_parts, known_failures
+from b2t_kit.plan.failures import UNKNOWN, diagnose, diagnose_parts, known_failures
 from commands import TESTS, python
 
 WORLD = json.loads((TESTS / "world_errors.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets
 from b2t_kit.core.frames import Frames
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.plan.doctor import diagnose
+from b2t_kit.plan.failures import diagnose
 from b2t_kit.precision import refuse_ambient, resolve_precision
 from commands import ROOT, python
 
@@ -105,7 +105,7 @@ LENGTHS_OF_THE_KIT = """
 # C8: minutes before the first step
 RAGGED = """
     import torch, torch_xla
-    from b2t_kit.devices.xla import count_programs
+    from b2t_kit.devices.runtime import count_programs
     device = torch_xla.device()
     readout = torch.nn.Linear(WIDTH, 3).to(device)
     torch_xla.sync()
@@ -170,7 +170,7 @@ SPAWN_TWO = """
 DIAGNOSTICS = """
     import torch_xla.core.xla_model as xm
     import torch_xla
-    from b2t_kit.devices.xla import count_programs, device_memory
+    from b2t_kit.devices.runtime import count_programs, device_memory
     device = torch_xla.device()
     for question in ("xm.get_metrics()", "xm.get_memory_info(device)"):
         try:

@@ -16,7 +16,9 @@ import torch_xla.runtime
 from torch import nn
 
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.model import GRU, AlignmentLoss, ModelConfig, ctc_losses
+from b2t_kit.models.ctc import AlignmentLoss, ctc_losses
+from b2t_kit.models.layers import GRU
+from b2t_kit.models.model import ModelConfig
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 

@@ -50,7 +50,7 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
 @contextmanager
 def counted(report: dict[str, Any]) -> Iterator[None]:
     """Note the counts when the first step begins, before each update, and when the last is done."""
-    from b2t_kit.devices.xla import count_programs, fallbacks
+    from b2t_kit.devices.runtime import count_programs, fallbacks
 
     after, begin, finish = {}, train_module.begin, train_module.finish
     update, report["fetched"] = train_module.update_weights, []

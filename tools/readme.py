@@ -16,7 +16,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from b2t_kit.cli import ELSEWHERE, NOT_HERE
-from b2t_kit.plan.doctor import known_failures
+from b2t_kit.plan.failures import known_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"

@@ -37,7 +37,8 @@ from ..decode.lists import Hypothesis
 from ..decode.search import BeamSearch
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
-from ..models.model import Adapted, ctc_losses
+from ..models.ctc import ctc_losses
+from ..models.model import Adapted
 from ..speech.calibrate import label_loss, tempered
 from ..speech.days import fit_days
 from ..speech.decoder import Decoder

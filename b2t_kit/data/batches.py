@@ -328,7 +328,7 @@ class BatchConfig:
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
-    # trials with too many labels for CTC: skip them if they are one in a hundred at most, stop at the first, or skip all
+    # trials with too many labels for CTC: skip up to one in a hundred, stop at the first, or skip all
     impossible: Literal["few", "error", "skip"] = "few"
     cache: Literal["float32", "float16", "none"] = "float32"  # dtype of the trials that are kept in memory
     prefetch: int = 2  # steps prepared ahead of the training loop

@@ -18,8 +18,9 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.settings import check_bounds
-from .model import (GRU, FrameSteps, LinearConfig, TwoWayGRU,
-    add_product, in_float32, times)
+from .layers import GRU, TwoWayGRU, add_product, in_float32, times
+from .linear import LinearConfig
+from .model import FrameSteps
 from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_tensors
 
 # %% ../../nbs/02_models.ipynb #fb2b8fb4

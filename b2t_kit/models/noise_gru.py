@@ -18,7 +18,9 @@ from torch.autograd.function import FunctionCtx
 from ..core.errors import KitError
 from ..core.settings import check_bounds
 from .gru import GRUConfig, GRULayers, initialise, start_of
-from .model import GRU, FrameSteps, ctc_losses, in_float32
+from .ctc import ctc_losses
+from .layers import GRU, in_float32
+from .model import FrameSteps
 
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
 @dataclass(frozen=True)

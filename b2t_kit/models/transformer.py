@@ -23,8 +23,8 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.random import uniforms
 from ..core.settings import check_bounds
-from .model import (Adapted, FrameSteps, ModelConfig, dropout,
-    in_float32, patches, times)
+from .layers import dropout, in_float32, patches, times
+from .model import Adapted, FrameSteps, ModelConfig
 from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors
 
 # %% ../../nbs/models/transformer.ipynb #f8087636

@@ -16,7 +16,7 @@ from itertools import permutations
 
 import numpy as np
 
-from ..devices.xla import Link, Slice
+from ..devices.slices import Link, Slice
 
 # %% ../../nbs/plan/cost.ipynb #2398f9c9
 ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimensions

@@ -29,8 +29,9 @@ from ..core.errors import KitError
 from ..core.processes import Rank
 from ..core.settings import from_dict
 from ..devices.torch import ChipMesh, DeviceOptions, Division
-from ..devices.xla import (Slice, XlaDevice, fallbacks, find_slice, shape_text,
-    use_float32_products)
+from ..devices.runtime import fallbacks, use_float32_products
+from ..devices.slices import Slice, find_slice
+from ..devices.xla import XlaDevice, shape_text
 from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import resolve_precision

@@ -26,8 +26,9 @@ from ..core.errors import KitError
 from ..core.processes import Rank
 from ..core.program import GIB, free_memory, gib
 from ..devices.torch import Device, map_tensors, tpu_chips
-from ..devices.xla import CHIPS, find_slice, wide_stacks
-from ..models.model import GRU
+from ..devices.slices import CHIPS, find_slice
+from ..devices.xla import wide_stacks
+from ..models.layers import GRU
 from ..precision import Precision, resolve_precision
 from ..training.task import Task, TrainConfig
 

@@ -37,11 +37,11 @@ from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, locked
 from ..core.program import GIB, duration, install_line
 from ..core.settings import to_dict
-from ..devices.xla import Slice, find_slice
+from ..devices.slices import Slice, find_slice
 from ..models.model import loaded_models
 from . import compile as compiler
 from .cost import Hlo, Roofline, read_hlo, roofline
-from .doctor import Allocation, allocations, squeeze
+from .failures import Allocation, allocations, squeeze
 from .memory import MemoryPlan, NotTraced, find_target, plan_run
 from ..training.task import LossSum, RunSettings, Task, TrainConfig
 

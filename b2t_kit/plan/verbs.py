@@ -182,7 +182,7 @@ Answer = tuple[str, int, dict[str, Any]]  # text, exit status, and the same for 
 
 def _pack_run(bundle: str | Path, out: str | Path | None) -> Answer:
     "Pack a run for a bug report."
-    from b2t_kit.plan.doctor import bundle_run
+    from b2t_kit.plan.bundle import bundle_run
 
     archive = str(bundle_run(bundle, out))
     return archive, SUCCESS, {"archive": archive}
@@ -190,7 +190,7 @@ def _pack_run(bundle: str | Path, out: str | Path | None) -> Answer:
 
 def _explain_log(log: str | Path, language: str) -> Answer:
     "Recognise known failures in a log."
-    from b2t_kit.plan.doctor import diagnose_file, in_words
+    from b2t_kit.plan.failures import diagnose_file, in_words
 
     findings = diagnose_file(log)
     explained = any(finding.explains for finding in findings)

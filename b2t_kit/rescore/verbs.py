@@ -13,7 +13,7 @@ from ..cli import Call, exactly_one, options_of
 from ..core.settings import SEED
 
 # %% ../../nbs/rescore/verbs.ipynb #0b8cb11e
-@options_of("rescore.llm:rescore")
+@options_of("rescore.reorder:rescore")
 def rescore_lists(
     tune: bool = False,  # find the weights on these lists, whose true sentences must be known
     weights: str | Path | None = None,  # weights found by --tune for other lists
@@ -25,7 +25,7 @@ def rescore_lists(
 ) -> Any:
     "Rescore n-best lists with a large language model, or resume doing so."
     exactly_one(tune=tune, weights=weights)
-    from b2t_kit.rescore.llm import rescore
+    from b2t_kit.rescore.reorder import rescore
 
     return rescore(weights=weights, bits=llm_bits or 0, device=device, **options)
 

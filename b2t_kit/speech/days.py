@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..core.errors import KitError
-from ..models.model import DayLayer
+from ..models.layers import DayLayer
 
 # %% ../../nbs/speech/days.ipynb #c4a6a9d8
 def day_mixture(

@@ -26,7 +26,7 @@ from ..data.validate import check_days
 from ..data.write import NewFile
 from ..devices.torch import Device
 from ..lexicon.g2p import sentence_to_phonemes
-from ..models.model import ctc_losses, greedy
+from ..models.ctc import ctc_losses, greedy
 from .days import fit_days
 from .decoder import Decoder
 from .task import logits_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.errors import KitError
 from ..data.batches import Augment, BatchConfig
 from ..models.gru import GRU_SIZES
-from ..models.model import LinearConfig
+from ..models.linear import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES
 from ..models.transformer import TRANSFORMER_SIZES
 from .task import SpeechConfig, SpeechRun

@@ -30,7 +30,8 @@ from ..data.validate import check_days
 from ..devices.torch import Device
 from ..lexicon.g2p import sentence_to_phonemes
 from ..models.gru import GRUConfig
-from ..models.model import ModelConfig, ctc_losses, model_sources
+from ..models.ctc import ctc_losses
+from ..models.model import ModelConfig, model_sources
 from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse

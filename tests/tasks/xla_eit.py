@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from b2t_kit.devices.xla import start_runtime
+from b2t_kit.devices.runtime import start_runtime
 from b2t_kit.tasks.eit_model import UNET_SIZES, attend
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
