@@ -97,11 +97,11 @@ class SentenceBins:
 
 # %% ../../nbs/adapt/live.ipynb #a70e002d
 _MOST_FINISHED = 50  # sentences that can still be marked
-_TAKES_OVER = 3.0  # words that the learner must expect to have had right beyond the morning's decoder
+_TAKES_OVER = 3.0  # words that the learner must expect to have had right beyond the decoder as trained
 
 
 class Comparison:
-    "What the decoder of the morning and the learner make of each sentence before it teaches the learner."
+    "What the decoder as trained and the learner make of each sentence before it teaches the learner."
 
     def __init__(self, decoder: Any, learner: Learner, morning: torch.nn.Module) -> None:  # a `StreamDecoder`
         self.decoder = decoder
@@ -109,7 +109,7 @@ class Comparison:
         self.morning = morning
         self.gain = 0.0  # words that the learner expects to have had right beyond the morning's
         self.logits = dict[int, tuple[np.ndarray, np.ndarray]]()  # logits of both, of the latest sentences
-        # of each marked sentence: CTC loss of what was said, of the morning's decoder and of the learner
+        # of each marked sentence: CTC loss of what was said, of the decoder as trained and of the learner
         self.known = dict[int, tuple[float, float]]()
 
     def add(self, said: Finished) -> None:
@@ -139,7 +139,7 @@ class Comparison:
 
     @property
     def known_losses(self) -> tuple[float, float]:  # nats; both 0 if nothing was marked
-        "Sums over these: of the morning's decoder, and of the learner."
+        "Sums over these: of the decoder as trained, and of the learner."
         return sum(before for before, _ in self.latest), sum(after for _, after in self.latest)
 
     def is_better(self, is_used: bool) -> bool:
@@ -243,12 +243,12 @@ class LiveChoice:
     def line(self) -> str:
         "What was done so far, for people."
         if self.is_over:
-            return "the decoder of the morning; adaptation is off"
-        which = f"the adapted decoder{self.carried}" if self.is_used else "the decoder of the morning"
+            return "the decoder as trained; adaptation is off"
+        which = f"the adapted decoder{self.carried}" if self.is_used else "the decoder as trained"
         return f"{which}; learned from {self.learned} sentences, {self.compared.line}"
 
     def _choose(self) -> None:
-        "Have the next sentence decoded by the learner if it expects to be better, else by the decoder of the morning."
+        "Have the next sentence decoded by the learner if it expects to be better, else by the decoder as trained."
         with self._changing:
             if self.is_over:
                 return
@@ -262,7 +262,7 @@ class LiveChoice:
             self.session.note(self.line)
 
     def undo(self) -> str:
-        "Go back to the decoder of the morning from the next sentence on, for the rest of the session."
+        "Go back to the decoder as trained from the next sentence on, for the rest of the session."
         with self._changing:
             self.is_over = True
             self.is_used = False

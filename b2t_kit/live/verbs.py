@@ -111,7 +111,7 @@ class Live(Speaks, ReadsRun, HasSettings):
     temperature: float | None = None  # divides the logits, as for b2t decode
     # learn from sure words and from marked sentences; sentences are decoded with what was learned
     # once the marked ones, or three more words that are expected to be right, say that it is
-    # better, and one request brings back the decoder of the morning
+    # better, and one request brings back the decoder as trained
     adapt: bool = False
     # begin with what the sessions before have left in this file, if it is there, and leave in it
     # what this one has learned, if that is in use at the end

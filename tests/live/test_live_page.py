@@ -340,7 +340,7 @@ def test_back_to_the_decoder_of_the_morning(decoder: StreamDecoder, browser) -> 
         until(lambda: text(browser, "learned") == adapted)
         assert decoder.next_steps is not adaptation.morning
         press(browser, "morning")
-        until(lambda: text(browser, "learned") == "Decoding with the decoder of the morning; adaptation is off.")
+        until(lambda: text(browser, "learned") == "Decoding with the decoder as trained; adaptation is off.")
         assert decoder.next_steps is adaptation.morning
         assert not browser.find_element("id", "morning").is_enabled()
     decoder.next_steps = None
