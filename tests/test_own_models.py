@@ -146,9 +146,9 @@ def test_what_a_model_of_ones_own_gets_wrong(here: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "its network returned logits of shape (4, 41, " in told, told
     for name, old, new, expected in (
-            ("wide", "nn.Linear(config.patch *", "nn.Linear(1 + config.patch *", "wide.py, line 26, in forward: RuntimeError: mat1"),
+            ("wide", "nn.Linear(config.patch *", "nn.Linear(1 + config.patch *", "wide.py, line 27, in forward: RuntimeError: mat1"),
             ("bare", "    patch: int = 8\n", "", "bare.py: AttributeError: 'Own' object has no attribute 'patch'"),
-            ("deep", "own_layers.shaped(", "own_layers.reshaped(", "deep.py, line 26, in forward: AttributeError: module 'own_layers'"),
+            ("deep", "own_layers.shaped(", "own_layers.reshaped(", "deep.py, line 27, in forward: AttributeError: module 'own_layers'"),
             ("dayless", "def forward(self, features, day)", "def forward(self, features)", "dayless.py: TypeError: "),
             ("idle", "def build(", "def make(", "Own: defines no build()"),
             ("short", "self.config.stride)))", "self.config.stride)))[:, 2:]", "Own: its network returned "),

@@ -18,6 +18,7 @@ from tyro.conf import arg
 from ..cli import (UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun,
     ReadsRecordings, ReadsRun, RunFolders, exactly_one, refuse)
 from ..core.errors import KitError, printable
+from ..core.files import check_target
 from ..core.program import SUCCESS, report_progress, wing
 from ..core.settings import TEMPERATURE
 
@@ -157,6 +158,8 @@ class Live(Speaks, ReadsRun, HasSettings):
         socket = listen(self.host, self.port) if self.page else None
         if self.keep:
             check_folder(self.keep)
+        if self.learned:
+            check_target(self.learned)
         if self.check_sentence:
             known_phonemes(self.check_sentence)
         report_progress("preparing the decoder")

@@ -207,7 +207,8 @@ def install_missing(
     folders = [path.parent for root in roots for path in sorted(root.rglob("b2t_kit-*.whl"))]
     attached = [folder for folder in folders if any(folder.glob(f"{missing[0]}-*.whl"))]
     source = ["--no-index", f"--find-links={attached[-1]}"] if attached else ["--retries=1"]
-    command = [sys.executable, "-m", "pip", "install", "-qq", *source, *missing]
+    options = ["install", "-qq", *source]
+    command = [sys.executable, "-m", "pip", *options, *missing]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["pip failed"])[-1]
