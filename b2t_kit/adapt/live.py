@@ -21,12 +21,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 
-from b2t_kit.adapt.adapt import (
-    AdaptConfig, Learner, Stretch, sure_stretches,
-)
+from .adapt import AdaptConfig, Learner, Stretch, sure_stretches
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
+from ..core.program import report_progress
 from ..decode.lists import Hypothesis
 from ..devices.torch import Device
 from ..lexicon.lexicon import spell
@@ -349,6 +348,11 @@ class LiveAdaptation(LiveChoice):
         self.worker.shutdown(cancel_futures=True)
         if self.learned_file and self.is_used:
             save_learned(self.learned_file, self.learner, self.decoder.day)
+        elif self.carried:
+            report_progress(
+                f"{self.learned_file}: was given up today, and the next session would begin with it again; "
+                "name a new file to begin with the decoder as trained"
+            )
 
     def _pronounce(self, words: str) -> list[int]:
         return spell(self.decoder.search.lexicon, words)

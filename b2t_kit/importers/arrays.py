@@ -23,8 +23,8 @@ from ..core.files import read_text, regular_file
 from ..core.settings import check_bounds
 from ..data.dataset import (BIN_SECONDS, FEATURE_KINDS, MAX_BINS, MAX_FEATURES, SPLITS, T15,
     UNCONFIRMED, Fault, Signal, open_dataset, open_file, reading)
-from b2t_kit.importers.convert import (Importer, SourceDay, SourceTrial, files_below, join_bins,
-    stored_rows)
+from .convert import Importer, SourceDay, SourceTrial, files_below, join_bins
+from .convert import stored_rows
 from .layout import MOST_ROWS, member
 from ..text.phonemes import normalise
 from ..text.tables import EITHER, TEXTS

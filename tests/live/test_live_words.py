@@ -31,3 +31,8 @@ def test_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         assert main(f"live --run {run} {given} --pace 0 --trials 1".split()) == 0, given
         assert "a language model of 2 training sentences" in capsys.readouterr().err, given
     assert len(list((run / "words").glob("*.b2tlm"))) == 1
+    learned = tmp_path / "learned"
+    learned.mkdir()
+    assert main(f"live --run {run} --pace 0 --adapt --learned {learned}".split()) == 2
+    told = capsys.readouterr().err
+    assert f"error: {learned}: " in told and "preparing the decoder" not in told, told
