@@ -87,7 +87,7 @@ def open_task(
     start: Start | None = None,  # the decoder whose weights to take; None: initial weights
 ) -> SpeechTask:
     "Return the speech task of a run, with a word scorer if validation is to decode to words."
-    from b2t_kit.decode.decode import WordCounter
+    from b2t_kit.decode.counter import WordCounter
     from b2t_kit.speech.task import SpeechTask
 
     return SpeechTask(data, run.task, WordCounter, cache_dir, start=start)

@@ -51,7 +51,7 @@ from .core.settings import (SEED, TEMPERATURE, check_bounds, converted, kinds_of
 
 if TYPE_CHECKING:  # each verb imports what it needs
     from b2t_kit.decode.search import SearchConfig
-    from b2t_kit.decode.decode import LogitSource
+    from b2t_kit.decode.sources import LogitSource
     from b2t_kit.speech.task import SpeechRun
 
 # %% ../nbs/cli.ipynb #e36cf443
@@ -817,7 +817,8 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
 
     def act(self) -> None:
         from b2t_kit.decode.combine import decode_runs
-        from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
+        from b2t_kit.decode.decode import decode_sentences
+        from b2t_kit.decode.sources import LogitsFile, RunLogits
 
         kind = exactly_one(run=self.run, runs=self.runs, logits=self.logits)
         adapted = self.adapted()

@@ -13,7 +13,9 @@ from b2t_kit.data.write import SessionWriter
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
 from b2t_kit.decode import words
 from b2t_kit.decode.combine import decode_runs
-from b2t_kit.decode.decode import LogitsFile, WordCounter, decode_run, decode_sentences, undecodable
+from b2t_kit.decode.counter import WordCounter
+from b2t_kit.decode.decode import decode_run, decode_sentences, undecodable
+from b2t_kit.decode.sources import LogitsFile
 from b2t_kit.lm.leaks import leak_warning
 from b2t_kit.lm.build import train_language_model
 from b2t_kit.publish.votes import combine_files

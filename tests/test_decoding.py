@@ -7,7 +7,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from b2t_kit.cli import main
-from b2t_kit.decode.decode import LogitsFile, decode_sentences
+from b2t_kit.decode.decode import decode_sentences
+from b2t_kit.decode.sources import LogitsFile
 from b2t_kit.lm.grammar import default_language_model
 from b2t_kit.simulate.logits import noisy_sentence
 

@@ -16,7 +16,7 @@ from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.write import SessionWriter, tiny_recordings
 from b2t_kit.data.quarantine import refuse_leak
-from b2t_kit.decode.decode import WordCounter
+from b2t_kit.decode.counter import WordCounter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig

@@ -119,7 +119,7 @@ def test_the_plan_changes_no_number(tmp_path, capsys):
 
 
 def test_command_line(tmp_path):
-    "Exit status 0 fits, 1 does not, 2 error; the file holds what was printed. That the proposed change fits: nbs/tpu/preflight.ipynb."
+    "Exit status 0 fits, 1 does not, 2 error; the file holds what was printed. That the proposed change fits: nbs/plan/preflight.ipynb."
     from b2t_kit.cli import main
 
     path = tmp_path / "plan.json"

@@ -23,7 +23,7 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.core.processes import leave
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.write import tiny_recordings
-from b2t_kit.decode.decode import RunLogits
+from b2t_kit.decode.sources import RunLogits
 from b2t_kit.devices.select import open_device
 from b2t_kit.devices.torch import Device
 from b2t_kit.models.gru import GRUConfig

@@ -18,7 +18,8 @@ from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.combine import AveragedRuns, write_average
 from b2t_kit.decode.lists import read_nbest
-from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
+from b2t_kit.decode.decode import decode_sentences
+from b2t_kit.decode.sources import LogitsFile, RunLogits
 from b2t_kit.speech.evaluate import certainty_of, evaluate_run
 from b2t_kit.speech.logits import read_greedy_trials
 from b2t_kit.text.metrics import edit_distance

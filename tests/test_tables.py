@@ -7,7 +7,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
-from b2t_kit.decode.decode import LogitsFile
+from b2t_kit.decode.sources import LogitsFile
 from b2t_kit.decode.files import read_trials
 from b2t_kit.decode.search import parse_hotwords
 from b2t_kit.speech.sentences import load_sentences

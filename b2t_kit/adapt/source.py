@@ -22,7 +22,7 @@ from ..core.cache import CachedFiles
 from ..core.files import load_json, save_json, write_atomically
 from ..core.settings import to_dict
 from ..data.dataset import Recordings
-from ..decode.decode import RunLogits, SplitLogits, read_split
+from ..decode.sources import RunLogits, SplitLogits, read_split
 from ..decode.search import BeamSearch, search_key
 from ..devices.select import open_device
 from ..speech.logits import write_logits

@@ -23,8 +23,10 @@ from ..core.errors import KitError
 from ..core.files import check_target, locked, new_folders, save_json
 from ..core.program import track_progress
 from ..data.dataset import Recordings, TrialInfo
-from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
-from .decode import TrainedSource, decode_sentences, read_split
+from .decode import DecodeOptions, Decoding, Sentences
+from .sources import RunLogits, SplitLogits
+from .decode import decode_sentences
+from .sources import TrainedSource, read_split
 from .files import LogitTrial, check_logits, read_trials
 from .lists import DecodedTrial, Hypothesis
 from .lists import with_selections, with_confidences

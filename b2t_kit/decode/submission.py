@@ -201,7 +201,8 @@ def submit(
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission."
     from b2t_kit.decode.combine import decode_runs
-    from b2t_kit.decode.decode import RunLogits, decode_sentences
+    from b2t_kit.decode.decode import decode_sentences
+    from b2t_kit.decode.sources import RunLogits
     from b2t_kit.speech.decoder import load_decoder
     from b2t_kit.speech.evaluate import training_recordings
 

@@ -26,7 +26,8 @@ from ..core.errors import KitError, printable
 from ..core.program import report_progress
 from ..core.settings import is_whole
 from ..decode.combine import AveragedRuns, run_list
-from ..decode.decode import DecodeOptions, RunLogits
+from ..decode.decode import DecodeOptions
+from ..decode.sources import RunLogits
 from ..decode.tune import tuned_for
 from ..decode.words import about_words, choose_words
 from .belief import Belief, Hearing, frame_entropy, known_sounds, lower_confidences

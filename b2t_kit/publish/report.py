@@ -37,7 +37,8 @@ from ..core.files import (as_png, check_target, load_json, read_text,
 from ..core.program import report_progress
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..data.quarantine import quarantine_record, quarantine_text
-from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
+from ..decode.decode import Sentences, decode_sentences
+from ..decode.sources import LogitsFile, RunLogits
 from ..decode.files import read_trials
 from ..decode.lists import DecodedTrial, posteriors
 from ..lexicon.lexicon import PHONEME_ORDER, ClassOrder

@@ -17,7 +17,8 @@ from ..core.errors import KitError
 from ..core.files import check_target
 from ..core.program import report_progress
 from ..decode.combine import least_risk
-from ..decode.decode import LogitsFile, decode_sentences
+from ..decode.decode import decode_sentences
+from ..decode.sources import LogitsFile
 from ..decode.submission import write_table
 from ..text.metrics import (FEWEST_ROWS, Rate, RateTable, count_edits,
     edit_distance, rate_of, row_shift)

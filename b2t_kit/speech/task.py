@@ -374,7 +374,7 @@ def _check_scored(scored: Recordings, trained: Recordings, model: ModelConfig) -
             raise KitError(f"{folder}: {message}")
 
 # %% ../../nbs/speech/task.ipynb #03e0ec0c
-# Sentences to be scored, sentences of training: such as `decode.decode.WordCounter`
+# Sentences to be scored, sentences of training: such as `decode.counter.WordCounter`
 _WordScorer = Callable[[WordsConfig, Sequence[str | None], Sequence[str | None]], Any]
 
 
@@ -480,7 +480,7 @@ class RecordedTask(NetworkTask):
         if scorer is None:
             raise KitError(
                 "words: a language model is set, but there is no scorer; pass "
-                "count_words=WordCounter from b2t_kit.decode.decode"
+                "count_words=WordCounter from b2t_kit.decode.counter"
             )
         if self.train.signal.labels != T15.labels:
             raise KitError(

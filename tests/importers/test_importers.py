@@ -170,7 +170,7 @@ def test_copies_are_quarantined(here: Path, capsys: pytest.CaptureFixture) -> No
 
 
 def test_a_day_is_known_however_it_is_written(here: Path, tmp_path: Path) -> None:
-    """Own arrays of a day of the competition are quarantined; nbs/data/convert.ipynb has thirty more spellings."""
+    """Own arrays of a day of the competition are quarantined; nbs/data/quarantine.ipynb has thirty more spellings."""
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).poisson(0.4, (200, 6)))
     table = "session,split,block,trial,file,sentence\n2023.08.13,train,1,0,rows.npy,We can.\n"
     (tmp_path / "trials.csv").write_text(table, encoding="utf-8")
