@@ -23,7 +23,8 @@ from PIL import Image
 
 from b2t_kit.live.belief import UNSURE
 from b2t_kit.live.page import PageServer
-from b2t_kit.live.session import LiveSession, Moment, Status, open_decoder
+from b2t_kit.live.session import LiveSession, Moment, open_decoder
+from b2t_kit.live.status import Status
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.live.stream import StreamConfig
 

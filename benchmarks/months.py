@@ -37,7 +37,8 @@ from b2t_kit.core.files import load_json, save_json
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.decode import decode_sentences
 from b2t_kit.devices.select import open_device
-from b2t_kit.live.session import LiveSession, SentenceMark, open_decoder
+from b2t_kit.live.requests import SentenceMark
+from b2t_kit.live.session import LiveSession, open_decoder
 from b2t_kit.live.sources import RecordingSource
 from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
 from b2t_kit.speech.decoder import Decoder

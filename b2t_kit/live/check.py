@@ -21,7 +21,8 @@ from ..data.dataset import BIN_SECONDS
 from ..lexicon.g2p import sentence_to_phonemes
 from .belief import phoneme_cost, without_silence
 from .norm import RunningNorm
-from .session import DISBELIEF, LiveSession, Moment
+from .session import LiveSession, Moment
+from .status import DISBELIEF
 from .stream import CalibratedSteps, StreamDecoder, Windows, steps_on
 from ..text.phonemes import PHONEMES, SILENCE, to_ids
 

@@ -41,7 +41,9 @@ from .belief import UNSURE
 from .check import ARRAY
 from .keep import NOTHING_KEPT
 from .rigs import optional_library
-from .session import LiveSession, Moment, SentenceMark, Status
+from .requests import SentenceMark
+from .session import LiveSession, Moment
+from .status import Status
 from .stream import REASONS, Update
 from ..training.log import Canvas, notebook_display
 

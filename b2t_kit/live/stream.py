@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['REASONS', 'FrameBins', 'Windows', 'steps_on', 'CalibratedSteps', 'AveragedSteps', 'StreamConfig', 'Update',
-           'end_probability', 'StableWords', 'SentenceDecoder', 'EndingDecoder', 'ExpectingDecoder', 'StreamDecoder']
+           'end_probability', 'StableWords', 'OpenSentence', 'SentenceDecoder', 'EndingDecoder', 'ExpectingDecoder',
+           'StreamDecoder']
 
 # %% ../../nbs/live/stream.ipynb #3dbb4390
 import gc
@@ -27,7 +28,8 @@ from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..decode.combine import average_logits
 from ..decode.lists import Hypothesis
-from ..decode.search import BeamSearch, Hotword, available_cores, parse_hotwords
+from ..decode.search import BeamSearch, Hotword, Stream, available_cores
+from ..decode.search import parse_hotwords
 from .norm import RunningNorm
 from ..lm.model import LanguageModel
 from ..models.model import FrameSteps
@@ -308,6 +310,28 @@ class StableWords:
         self.since = self.since[:same] + [(word, now) for word in words[same:]]
         return sum(since <= now - display_delay + 1e-9 for _, since in self.since)
 
+# %% ../../nbs/live/stream.ipynb #05e27a02
+class OpenSentence:
+    "A sentence that has begun."
+
+    def __init__(self, search: Stream, began: int) -> None:
+        self.search = search
+        self.began = began  # bins before it, of all sentences
+        self.rows: list[np.ndarray] = []  # (41,) float32 of each frame, calibrated
+        self.stable = StableWords()
+        self.silent = 0  # frames since the last phoneme
+        self.is_spoken = False  # a phoneme has come
+
+    def push(self, row: np.ndarray) -> int:
+        "Take the logits of a frame; return its most likely class."
+        self.search.push(row)
+        self.rows.append(row)
+        label = int(row.argmax())
+        is_quiet = label in (BLANK, SILENCE)
+        self.silent = self.silent + 1 if is_quiet else 0
+        self.is_spoken = self.is_spoken or not is_quiet
+        return label
+
 # %% ../../nbs/live/stream.ipynb #99c75444
 _CONSIDERED = 20  # hypotheses used for confidences
 
@@ -348,26 +372,22 @@ class SentenceDecoder:
         self.logits = np.empty((0, len(PHONEMES)), np.float32)  # calibrated, of the last sentence
         self.expected_loss = 0.0  # nats a phoneme on validation, where that is known
         self.next_steps: FrameSteps | None = None  # of the next sentence; None: as of this one
-        self._open = False
-        self._stream = search.stream()
+        self._sentence: OpenSentence | None = None
+        self._stream = search.stream()  # of the last sentence, whose memory the next one takes over
 
     def renew(self, model: torch.nn.Module) -> None:  # with the layer of the day alone
         "Decode with these weights from the next sentence on."
         steps = self.decoder.config.model.stream(model.cpu().eval())
         self.next_steps = CalibratedSteps(steps, self.temperature)
 
-    def start(self) -> None:
+    def start(self) -> OpenSentence:
         "Begin a sentence; bins of one that has not ended are dropped."
         self.steps = self.next_steps or self.steps
         self.windows.start()
         self.steps.start()
         self._stream = self.search.stream(self._stream)
-        self._rows: list[np.ndarray] = []
-        self._stable = StableWords()
-        self._silent = 0  # frames without a phoneme until now
-        self._spoken = False
-        self._open = True
-        self._began = self.bins
+        self._sentence = OpenSentence(self._stream, self.bins)
+        return self._sentence
 
     def push(
         self,
@@ -387,19 +407,18 @@ class SentenceDecoder:
         rows = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy()))
         updates = list[Update]()
         while len(rows):
-            if not self._open:
-                self.start()
+            sentence = self._sentence or self.start()
             piece = rows[: self.windows.needed]
             rows = rows[self.windows.needed :]
             self.bins += len(piece)
             windows = self.windows.push(piece)
-            updates += [self._frame(window, arrived) for window in windows]
+            updates += [self._frame(sentence, window, arrived) for window in windows]
             if not windows and self.windows.held is not None:
                 self.steps.ahead(self.windows.held)
-            updates += self._end_by_itself()
+            updates += self._end_by_itself(sentence)
         return updates
 
-    def _end_by_itself(self) -> list[Update]:
+    def _end_by_itself(self, sentence: OpenSentence) -> list[Update]:
         return []
 
     def _columns(self, window: torch.Tensor) -> np.ndarray:
@@ -407,20 +426,17 @@ class SentenceDecoder:
         row = self.steps.frame(window)[: self.order.num_classes]
         return self.order.columns(row[None])[0]
 
-    def _frame(self, window: torch.Tensor, arrived: float | None) -> Update:
+    def _frame(
+        self, sentence: OpenSentence, window: torch.Tensor, arrived: float | None
+    ) -> Update:
         start = time.perf_counter()
         cpu_start = time.thread_time()
         row = self._columns(window)
         model_end = time.perf_counter()
-        self._stream.push(row)
-        self._rows.append(row)
-        label = int(row.argmax())
-        quiet = label in (BLANK, SILENCE)
-        self._silent = self._silent + 1 if quiet else 0
-        self._spoken = self._spoken or not quiet
-        words, alternatives = self._words(self._stream.partial(_CONSIDERED))
-        seconds = len(self._rows) * self.frame_seconds
-        words = words[: self._stable.count([word for word, _ in words], seconds, self.config.calm)]
+        label = sentence.push(row)
+        words, alternatives = self._words(sentence.search.partial(_CONSIDERED))
+        seconds = len(sentence.rows) * self.frame_seconds
+        stable = sentence.stable.count([word for word, _ in words], seconds, self.config.calm)
         search_end = time.perf_counter()
         stages = {
             "wait": max(start - (start if arrived is None else arrived), 0.0),
@@ -428,10 +444,10 @@ class SentenceDecoder:
             "search": search_end - model_end,
         }
         return Update(
-            len(self._rows) - 1,
+            len(sentence.rows) - 1,
             self.bins,
             "" if label == BLANK else self.order.names[label],
-            words,
+            words[:stable],
             alternatives,
             stages,
             logits=row,
@@ -451,20 +467,31 @@ class SentenceDecoder:
 
     def end(self, reason: str) -> list[Update]:  # the last frames, then the final sentence; none if none is open
         "End the sentence, for a reason as in `Update`; only a cue ends one without words."
-        if not self._open:
+        sentence = self._sentence
+        if sentence is None:
             return []
         start = time.perf_counter()
-        self._open = False
-        updates = [self._frame(window, None) for window in self.windows.finish()]
-        hypotheses = self._stream.finish() if self._rows else []
+        self._sentence = None
+        updates = [self._frame(sentence, window, None) for window in self.windows.finish()]
+        hypotheses = sentence.search.finish() if sentence.rows else []
         words, alternatives = self._words(hypotheses)
-        self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
+        self.logits = np.array(sentence.rows, np.float32).reshape(-1, len(PHONEMES))
         if reason == "cue" or words:
             times = hypotheses[0].times if hypotheses else ()
-            ends = [min(self._began + self.windows.bins(end), self.bins) for _, end in times]
-            updates.append(Update(len(self._rows) - 1, self.bins, "", words, alternatives,
-                                  {"final": time.perf_counter() - start}, final=True, reason=reason,
-                                  began=self._began, ends=tuple(ends)))
+            ends = [min(sentence.began + self.windows.bins(end), self.bins) for _, end in times]
+            final = Update(
+                len(sentence.rows) - 1,
+                self.bins,
+                "",
+                words,
+                alternatives,
+                {"final": time.perf_counter() - start},
+                final=True,
+                reason=reason,
+                began=sentence.began,
+                ends=tuple(ends),
+            )
+            updates.append(final)
         return updates
 
     def cue(self) -> list[Update]:  # as for `end`
@@ -478,17 +505,17 @@ _IDLE = 10.0  # seconds of silence after which a sentence that has not begun sta
 class EndingDecoder(SentenceDecoder):
     "A decoder that ends sentences by itself."
 
-    def _end_by_itself(self) -> list[Update]:
-        silence = self._silent * self.frame_seconds
+    def _end_by_itself(self, sentence: OpenSentence) -> list[Update]:
+        silence = sentence.silent * self.frame_seconds
         config = self.config
-        if self._spoken and 0 < config.end_silence <= silence + 1e-9:
+        if sentence.is_spoken and 0 < config.end_silence <= silence + 1e-9:
             return self.end("silence")
-        if self._spoken and config.end_confidence and silence:
-            over = end_probability(self._stream.ending(), silence, config.pause)
+        if sentence.is_spoken and config.end_confidence and silence:
+            over = end_probability(sentence.search.ending(), silence, config.pause)
             if over >= config.end_confidence:
                 return self.end("complete")
-        if not self._spoken and silence >= _IDLE:
-            self._open = False
+        if not sentence.is_spoken and silence >= _IDLE:
+            self._sentence = None
         elif self.windows.taken * BIN_SECONDS >= config.longest:
             return self.end("length")
         return []
@@ -499,9 +526,9 @@ class ExpectingDecoder(EndingDecoder):
 
     _next: BeamSearch | None = None  # of the next sentence; None: as of this one
 
-    def start(self) -> None:
+    def start(self) -> OpenSentence:
         self.search = self._next or self.search
-        super().start()
+        return super().start()
 
     @property
     def hotwords(self) -> list[str]:
@@ -575,10 +602,10 @@ class StreamDecoder(ExpectingDecoder):
             self.note = self.average.fit_time(window, 0.5 * self.frame_seconds)
         self.warm = True
 
-    def start(self) -> None:
+    def start(self) -> OpenSentence:
         if self._before:
             gc.collect()
-        super().start()
+        return super().start()
 
     def __enter__(self) -> "StreamDecoder":
         self.warm_up()

@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ..core.errors import KitError, printable
-from .session import LiveSession, Moment, plain_text
+from .requests import plain_text
+from .session import LiveSession, Moment
 from .stream import REASONS
 
 # %% ../../nbs/live/terminal.ipynb #25f0fc93

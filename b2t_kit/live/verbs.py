@@ -114,8 +114,8 @@ class Live(Speaks, ReadsRun, HasSettings):
     # once the marked ones, or three more words that are expected to be right, say that it is
     # better, and one request brings back the decoder as trained
     adapt: bool = False
-    # begin with what the sessions before have left in this file, if it is there, and leave in it
-    # what this one has learned, if that is in use at the end
+    # begin with what the sessions before have left in this file, if it is there, and keep in it
+    # what this one learns, while that is in use
     learned: OptionalFile = None
     LIMITS = {"port": (0, 65_535), "temperature": TEMPERATURE}
     NEEDS = {
@@ -137,13 +137,10 @@ class Live(Speaks, ReadsRun, HasSettings):
         "The source, by name."
         return self.source or ("participant" if self.say else "recording")
 
-    def act(self) -> int:
-        from b2t_kit.devices.select import open_device
-        from b2t_kit.live.check import KnownSentence, known_phonemes
+    def check(self) -> None:
+        "Refuse what cannot be done, before a decoder is loaded."
+        from b2t_kit.live.check import known_phonemes
         from b2t_kit.live.keep import check_folder
-        from b2t_kit.live.page import PageServer, listen
-        from b2t_kit.live.terminal import say_lines
-        from b2t_kit.speech.evaluate import training_recordings
 
         exactly_one(run=self.run, runs=self.runs)
         if self.kind != "recording":
@@ -152,16 +149,25 @@ class Live(Speaks, ReadsRun, HasSettings):
             refuse(self, "is for a simulated participant; leave it out", "say")
         if self.kind not in ("recording", "participant"):
             refuse(self, "is for what is played or simulated; leave it out", "pace")
-        data = training_recordings(self.run or self.runs[0], self.data)
-        is_typed = self.kind == "participant" and not self.say and not self.page
-        source = _open_source(self, self.kind, data, is_typed or self.page, self.password)
-        socket = listen(self.host, self.port) if self.page else None
         if self.keep:
             check_folder(self.keep)
         if self.learned:
             check_target(self.learned)
         if self.check_sentence:
             known_phonemes(self.check_sentence)
+
+    def act(self) -> int:
+        from b2t_kit.devices.select import open_device
+        from b2t_kit.live.check import KnownSentence
+        from b2t_kit.live.page import PageServer, listen
+        from b2t_kit.live.terminal import say_lines
+        from b2t_kit.speech.evaluate import training_recordings
+
+        self.check()
+        data = training_recordings(self.run or self.runs[0], self.data)
+        is_typed = self.kind == "participant" and not self.say and not self.page
+        source = _open_source(self, self.kind, data, is_typed or self.page, self.password)
+        socket = listen(self.host, self.port) if self.page else None
         report_progress("preparing the decoder")
         session = _open_session(self, source, data)
         known = KnownSentence(session, self.check_sentence)

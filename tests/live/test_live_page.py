@@ -28,7 +28,9 @@ from b2t_kit.live.belief import Hearing, WordEvidence
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.rigs import StreamSource
-from b2t_kit.live.session import DISBELIEF, LiveSession, Moment, SentenceMark, Status
+from b2t_kit.live.requests import SentenceMark
+from b2t_kit.live.session import LiveSession, Moment
+from b2t_kit.live.status import DISBELIEF, Status
 from b2t_kit.live.sources import ParticipantSource, Piece
 from b2t_kit.live.terminal import Terminal
 from b2t_kit.models.gru import GRUConfig
