@@ -253,6 +253,7 @@ PUBLIC = {module_name(module): public_names(module) for module in MODULES if mod
 
 PAGES = sorted([*NOTEBOOKS, *(path for place in ("", "nbs/", "benchmarks/", "tests/**/", ".github/") for path in ROOT.glob(f"{place}*.md"))])
 ANCHOR = re.compile(r"\]\(((?!\w+:)[^)#\s]+\.ipynb)#([^)]+)\)")
+TEST_NAME = re.compile(r"`((?:nbs|tests)/[\w/.-]+\.(?:ipynb|py))`")
 LOCAL_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)]*)?\)")
 FOLDER_NAMES = "|".join(sorted(path.parent.name for path in ROOT.glob("b2t_kit/*/__init__.py")))
 MODULE_NAME = re.compile(rf"`(?:b2t_kit\.)?((?:{FOLDER_NAMES})(?:\.\w+)+)(?:\(\))?`")
@@ -266,13 +267,14 @@ def anchors_of(notebook: Path) -> set[str]:
 
 
 def test_references_resolve():
-    "Local links, and the modules and names that a page mentions, exist."
+    "Local links, and the tests, modules and names that a page mentions, exist."
     known, missing = {*PUBLIC, *(f"{module}.{name}" for module, names in PUBLIC.items() for name in names)}, []
     for page in PAGES:
         text = page.read_text(encoding="utf-8") if page.suffix == ".md" else "\n".join(cells_of(page, "markdown"))
         missing += [f"{by_name(page)}: {link}" for link in LOCAL_LINK.findall(text) if not (page.parent / link).exists()]
         missing += [f"{by_name(page)}: {link}#{anchor}" for link, anchor in ANCHOR.findall(text)
                     if anchor.lower() not in anchors_of((page.parent / link).resolve())]
+        missing += [f"{by_name(page)}: {name}" for name in TEST_NAME.findall(text) if not (ROOT / name).exists()]
         missing += [f"{by_name(page)}: {name}" for name in MODULE_NAME.findall(text)
                     if f"b2t_kit.{name}" not in known and f"b2t_kit.{name.rpartition('.')[0]}" not in known - {"b2t_kit"}]
     assert not missing
