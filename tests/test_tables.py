@@ -30,6 +30,8 @@ WRITTEN = {  # what was written -> a sentence that is said
     "HTML twice": ("i don&amp;#39;t know", SAID[0]),
     "no-break spaces": ("i\u00a0don't\u202fknow", SAID[0]),
     "wide spaces": ("i\u2003don't\u3000know", SAID[0]),
+    "zero bytes": ("i\0don't\0know\0\0", SAID[0]),
+    "control characters": ("i\x01don't\x7fknow\x1b", SAID[0]),
     "invisible": ("\ufeffi don\u200d't kn\u00adow", SAID[0]),
     "capitals": ("I DON'T KNOW!", SAID[0]),
     "em dash": ("she said\u2014hello", SAID[2]),

@@ -229,11 +229,12 @@ def _unmarked(text: str) -> str:
     def meaning(marker: re.Match) -> str:
         return f" {UNKNOWN_WORD} " if marker[0].lower()[1:-1] in ("unk", "oov") else " "
 
-    text = text.replace(UNKNOWN_WORD, "")
+    text = text.replace(UNKNOWN_WORD, " ")  # between the words of some programs, or after the last
     return MARKER.sub(meaning, text) if "<" in text or "[" in text else text
 
 # %% ../../nbs/text/phonemes.ipynb #0474ba63
-_SEPARATORS = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f" + b'!"#$%&()*+,/:;<=>?@[\\]^_{|}~'
+_CONTROLS = bytes(code for code in (*range(1, 32), 127) if code != ord("\n"))
+_SEPARATORS = _CONTROLS + b'!"#$%&()*+,/:;<=>?@[\\]^_{|}~'
 _LOWER_SPACED = bytes.maketrans(_SEPARATORS, b" " * len(_SEPARATORS)).translate(_LOWER)
 _DROPPED_OF_LINES = _DROPPED.translate(None, _SEPARATORS + b"\n\0")
 _LONE_HYPHEN = re.compile("-(?:-+|(?<![a-z']-)|(?![a-z']))")
