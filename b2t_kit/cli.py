@@ -473,7 +473,8 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
     from b2t_kit.models.model import model_class
     from b2t_kit.speech.decoder import recorded_settings
     from b2t_kit.speech.recipes import recipe
-    from b2t_kit.training.run import check_resumable, share_run
+    from b2t_kit.training.claim import check_resumable
+    from b2t_kit.training.run import share_run
 
     out = option_value(words, "--out")
     config = option_value(words, "--config")
@@ -513,7 +514,7 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
 # %% ../nbs/cli.ipynb #cd9f9215
 def fill_from_resume(verb: Any) -> Any:
     "Fill options that are not given with those in `resume.json`."
-    from b2t_kit.training.run import RESUME
+    from b2t_kit.training.claim import RESUME
 
     hints = get_type_hints(type(verb))
     options = type(verb).__dataclass_fields__
@@ -586,7 +587,7 @@ def _checked_settings(verb: Train) -> "SpeechRun":
 @contextmanager
 def _remembered_seeds(verb: Train) -> Iterator[None]:
     "Keep the options in the folder of several seeds; nothing stays if none begins."
-    from b2t_kit.training.run import RESUME
+    from b2t_kit.training.claim import RESUME
 
     out = Path(verb.out)
     note = out / RESUME
@@ -611,7 +612,7 @@ def _remembered_seeds(verb: Train) -> Iterator[None]:
 # %% ../nbs/cli.ipynb #3c820305
 def _print_how_to_resume(verb: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
-    from b2t_kit.training.run import RESUME
+    from b2t_kit.training.claim import RESUME
 
     process = find_rank()
     if process.rank == 0 and (Path(verb.out) / RESUME).exists():
@@ -632,7 +633,7 @@ def _train_in_parallel(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a 
     "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.speech.task import SpeechTask, WordsConfig
     from b2t_kit.speech.train import is_complete
-    from b2t_kit.training.run import check_resumable
+    from b2t_kit.training.claim import check_resumable
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
     run = _checked_settings(verb)

@@ -15,9 +15,11 @@ from typing import Any
 
 from .core.files import save_json
 from .training.checkpoint import Best, copy_to_output, mark_best
-from .training.run import (MemoryCheck, Run, accumulate_gradients, begin, check_resumable,
-    checkpoint, due, is_new_best, log, on_main, open_run, record, remaining_batches, seed_step,
-    should_stop, update_weights, validate)
+from .training.begin import begin
+from .training.claim import check_resumable
+from .training.run import (MemoryCheck, Run, accumulate_gradients, checkpoint, due,
+    is_new_best, log, on_main, open_run, record, remaining_batches, seed_step, should_stop,
+    update_weights, validate)
 from .training.seeds import spread_of, spread_text
 from .training.task import Task, TrainConfig
 

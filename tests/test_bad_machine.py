@@ -115,7 +115,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
 from b2t_kit.core.program import run_program
 from b2t_kit.plan.memory import trace_step
-from toy import ToyTask, toy_batch
+from b2t_kit.training.toy import ToyTask, toy_batch
 
 def action():
     while True:

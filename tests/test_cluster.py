@@ -25,7 +25,8 @@ from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.run import share_run
 from commands import TESTS, TORCHRUN, start
-from toy import ToyTask, disturbed, toy_config
+from toy import disturbed
+from b2t_kit.training.toy import ToyTask, toy_config
 
 pytestmark = pytest.mark.second_tier
 

@@ -23,7 +23,7 @@ from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.torch import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
 from b2t_kit.precision import audit_gradients, audit_parameters
-from toy import ToyTask, toy_config
+from b2t_kit.training.toy import ToyTask, toy_config
 from b2t_kit.train import train
 from commands import TESTS, python, start, torchrun
 

@@ -13,7 +13,7 @@ from b2t_kit.devices.slices import find_slice
 from b2t_kit.plan.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
 from b2t_kit.plan.configs import configurations
 from b2t_kit.train import train
-from toy import ToyTask, toy_config
+from b2t_kit.training.toy import ToyTask, toy_config
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -35,7 +35,8 @@ from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
 from b2t_kit.training.task import TrainConfig
 from commands import ACCELERATE, bits, python, tensors, torchrun
-from toy import ToyTask, disturbed, toy_config
+from toy import disturbed
+from b2t_kit.training.toy import ToyTask, toy_config
 
 pytestmark = pytest.mark.second_tier
 
@@ -202,7 +203,7 @@ def test_the_threads_of_a_group_end_with_it(pair: Path) -> None:
 LAUNCHED = """
 import sys, torch
 from b2t_kit.train import train
-from toy import ToyTask, toy_config
+from b2t_kit.training.toy import ToyTask, toy_config
 torch.set_num_threads(1)
 train(ToyTask(dropout=0.0), toy_config(clip_norm=0.5), sys.argv[1])
 """

@@ -21,7 +21,8 @@ from b2t_kit.training.checkpoint import best_checkpoint, checkpoint_fault, check
 from b2t_kit.training.log import read_metrics, series
 from b2t_kit.train import train
 from commands import TESTS, bits, newest, python
-from toy import ToyTask, disturbed, toy_config
+from toy import disturbed
+from b2t_kit.training.toy import ToyTask, toy_config
 
 pytestmark = pytest.mark.second_tier
 
@@ -174,7 +175,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     said = []
 
     def intrude() -> None:
-        code = ("import sys; from b2t_kit.train import train; from toy import ToyTask, disturbed, toy_config\n"
+        code = ("import sys; from b2t_kit.train import train; from b2t_kit.training.toy import ToyTask, toy_config\n"
                 "try: train(ToyTask(hidden=3000), toy_config(), sys.argv[1], resume=True)\n"
                 "except Exception as error: print(type(error).__name__, error)")
         said.append(python("-c", code, run).stdout)

@@ -71,7 +71,7 @@ SLOW = """
 import sys, time
 from b2t_kit.core.program import run_program
 from b2t_kit.train import train
-from toy import ToyTask, toy_config
+from b2t_kit.training.toy import ToyTask, toy_config
 
 class Slow(ToyTask):
     def batches(self, config, device, position):

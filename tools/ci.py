@@ -46,8 +46,9 @@ PYTHONS = {"base": "3.11", "xla": "3.12", "nbdev3": "3.11"}
 IMAGES = {"kaggle": "3.12", "colab": "3.13"}  # TPU images
 OVER = {"nbdev3": "base", "kaggle-tests": "kaggle", "colab-tests": "colab"}  # finds there what it lacks itself
 REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
-OLDER_TORCH = ("nbs/models,nbs/training/run.ipynb,nbs/training/checkpoint.ipynb,nbs/training/optim.ipynb,"
-               "nbs/training/task.ipynb,nbs/03_precision.ipynb,nbs/04_training.ipynb")
+OLDER_TORCH = ("nbs/models,nbs/training/run.ipynb,nbs/training/begin.ipynb,nbs/training/meter.ipynb,"
+               "nbs/training/checkpoint.ipynb,nbs/training/optim.ipynb,nbs/training/task.ipynb,nbs/training/toy.ipynb,"
+               "nbs/03_precision.ipynb,nbs/04_training.ipynb")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 LAST = ROOT / ".ci/last.json"  # for the badge of the front page, which tools/readme.py draws
 SECONDS = ENVS / "seconds.json"  # of each file of tests, in the environment where it took longer

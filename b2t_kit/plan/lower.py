@@ -35,8 +35,8 @@ from ..devices.xla import XlaDevice, shape_text
 from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import resolve_precision
-from ..training.run import (Meter, accumulate_gradients, build_training,
-    seed_step, update_weights)
+from ..training.meter import Meter
+from ..training.run import accumulate_gradients, build_training, seed_step, update_weights
 from ..training.task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/plan/lower.ipynb #0dda2455

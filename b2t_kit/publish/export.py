@@ -27,7 +27,7 @@ from ..speech.calibrate import calibration_record, read_calibration
 from ..speech.decoder import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signals_record
 from ..training.checkpoint import write_tensors
-from ..training.run import task_digest
+from ..training.claim import task_digest
 
 # %% ../../nbs/publish/export.ipynb #e8993b48
 def weights_facts(folder: str | Path) -> dict[str, Any] | None:

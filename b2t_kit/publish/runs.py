@@ -25,7 +25,7 @@ from ..speech.recipes import RECIPES
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.log import (METRICS, MOST_STEPS, eval_names, find_runs,
     read_metrics, series, value_text)
-from ..training.run import RESUME, differences
+from ..training.claim import RESUME, differences
 
 # %% ../../nbs/publish/runs.ipynb #eb4c3f62
 @contextmanager

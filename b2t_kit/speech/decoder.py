@@ -29,7 +29,7 @@ from .days import Start
 from .task import SpeechConfig, SpeechRun, signals_in
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, read_state, tensors_hash
-from ..training.run import SOURCES, task_digest
+from ..training.claim import SOURCES, task_digest
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/decoder.ipynb #f795e2dc

@@ -37,7 +37,7 @@ from ..text.metrics import (SELECTIONS, Confusion, Counts, Rate, RateTable, Sele
     align_edits, by_groups, confusion, count_edits, plain_notes, plot_confusion, plot_rates,
     plot_reliability, rate_of, rates_by, reliability, reliability_line, selection_key, with_notes)
 from ..text.phonemes import PHONEMES
-from ..training.run import RESUME
+from ..training.claim import RESUME
 
 # %% ../../nbs/speech/evaluate.ipynb #0002bc7b
 def _excess_of(trial: GreedyTrial) -> float:  # nats a label; NaN if the trial says nothing

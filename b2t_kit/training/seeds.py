@@ -29,7 +29,7 @@ from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best
 from .log import METRICS, Canvas, draw_runs, in_notebook, read_metrics, row_text
-from .run import StopRequest
+from .limits import StopRequest
 
 # %% ../../nbs/training/seeds.ipynb #7816348d
 def spread_of(bests: dict[int, Best | None], metric: str) -> dict[str, Any]:
