@@ -27,7 +27,7 @@ from rapidfuzz.distance import Levenshtein
 from decoding_cases.task import calibrated, temperature_of
 
 from b2t_kit.core.files import load_json, save_json
-from b2t_kit.data.batches import smooth
+from b2t_kit.data.augment import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.words import choose_words, made_up_words

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.settings import override
-from b2t_kit.data.batches import Bucket
+from b2t_kit.data.sampler import Bucket
 from b2t_kit.plan.configs import configuration
 from b2t_kit.plan.memory import find_target, plan_run
 from b2t_kit.devices.slices import CHIPS

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from b2t_kit.core.files import load_json
-from b2t_kit.data.batches import smoothing_taps
+from b2t_kit.data.augment import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.words import made_up_words
 from b2t_kit.publish.report import ROW_TITLES

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from b2t_kit.core.errors import KitError
-from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets
+from b2t_kit.data.batches import BatchConfig, TrainBatches
+from b2t_kit.data.sampler import choose_buckets
 from b2t_kit.core.frames import Frames
 from b2t_kit.data.write import tiny_recordings
 from b2t_kit.data.dataset import Recordings

@@ -31,7 +31,8 @@ from ..core.files import regular_file, write_atomically
 from ..core.frames import Frames, needed_frames
 from ..core.random import fold_seed
 from ..core.settings import check_bounds
-from ..data.batches import Batch, augment
+from ..data.augment import augment
+from ..data.batches import Batch
 from ..data.dataset import T15, Recordings
 from ..decode.lists import Hypothesis
 from ..decode.search import BeamSearch

@@ -24,7 +24,7 @@ from torch.nn import functional
 from ..core.errors import KitError, printable
 from ..core.frames import Frames
 from ..core.settings import check_bounds
-from ..data.batches import smooth, smoothing_taps
+from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..decode.combine import average_logits
 from ..decode.lists import Hypothesis

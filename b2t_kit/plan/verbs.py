@@ -77,7 +77,7 @@ class Plan(ForDevices):
     LIMITS = {"chips": (1, 10**6), "memory": (1e-3, 1e6), "bins": (1, 10**6)}
 
     def act(self) -> int:
-        from b2t_kit.data.batches import Bucket
+        from b2t_kit.data.sampler import Bucket
         from b2t_kit.plan.memory import find_target, plan_run, plan_text, plan_values
         from b2t_kit.speech.task import SpeechTask
         from b2t_kit.plan.configs import configuration, usual_device

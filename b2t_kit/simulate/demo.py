@@ -20,7 +20,7 @@ from ..all import memory_check, open_task
 from ..core.errors import KitError
 from ..core.files import as_png, check_writable, save_json, write_atomically
 from ..core.program import install_line
-from ..data.batches import smooth
+from ..data.augment import smooth
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..decode.decode import Sentences, decode_run
 from ..decode.files import read_trials

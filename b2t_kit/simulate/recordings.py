@@ -29,7 +29,7 @@ from tqdm import tqdm
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, read_text, save_json
 from ..core.settings import SEED, check_bounds, number_in, to_dict
-from ..data.batches import read_ahead
+from ..data.trials import read_ahead
 from ..data.dataset import BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, Trial
 from ..data.quarantine import HELD_OUT_SETS, IMPLANTED
 from ..data.write import SessionWriter

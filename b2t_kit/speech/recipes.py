@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import KitError
-from ..data.batches import Augment, BatchConfig
+from ..data.augment import Augment
+from ..data.batches import BatchConfig
 from ..models.gru import GRU_SIZES
 from ..models.linear import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES

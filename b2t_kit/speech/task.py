@@ -21,8 +21,11 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.frames import needed_frames
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import (Augment, Batch, BatchConfig, Bucket, EvalBatches, TrainBatches,
-    augment, check_batch_size, check_lengths, map_trials, rows_per_batch, smooth, smoothing_taps)
+from ..data.augment import Augment, augment, smooth, smoothing_taps
+from b2t_kit.data.batches import (Batch, BatchConfig, EvalBatches, TrainBatches, check_batch_size,
+    check_lengths)
+from ..data.sampler import Bucket, rows_per_batch
+from ..data.trials import map_trials
 from ..data.dataset import (BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal,
     data_fingerprint, signal_difference)
 from ..data.quarantine import open_recordings, quarantine_text, quarantined, spent_days

@@ -27,7 +27,8 @@ from ..core.files import regular_file, write_atomically
 from ..core.program import free_memory, gib
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, to_dict
-from ..data.batches import check_batch_size, rows_per_batch, step_examples
+from ..data.batches import check_batch_size
+from ..data.sampler import rows_per_batch, step_examples
 from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss

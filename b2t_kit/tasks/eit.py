@@ -31,7 +31,9 @@ from ..core.files import (as_png, load_json, locked, new_folders, regular_file,
     save_json, write_atomically)
 from ..core.random import fold_seed
 from ..core.settings import check_bounds, from_dict, to_dict
-from ..data.batches import check_batch_size, read_ahead, rows_per_batch, step_examples
+from ..data.batches import check_batch_size
+from ..data.sampler import rows_per_batch, step_examples
+from ..data.trials import read_ahead
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.published import read_tensors
