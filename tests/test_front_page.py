@@ -12,7 +12,7 @@ from b2t_kit.core.files import load_json
 from b2t_kit.data.augment import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.words import made_up_words
-from b2t_kit.publish.report import ROW_TITLES
+from b2t_kit.publish.row import ROW_TITLES
 from b2t_kit.simulate.recordings import session_names
 from b2t_kit.speech.recipes import baseline
 

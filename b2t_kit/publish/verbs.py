@@ -30,7 +30,8 @@ def report(
     **options: Any,
 ) -> Any:
     "Write a page about a decoded split: error rates by day and corpus, common errors, every sentence."
-    from b2t_kit.publish.report import report_run, write_row
+    from b2t_kit.publish.report import report_run
+    from b2t_kit.publish.row import write_row
 
     written = report_run(run, **options)
     return write_row(run, written) if row else written
