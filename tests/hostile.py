@@ -696,7 +696,8 @@ def prepare(folder: Path) -> None:
     """What takes long to make: recordings, a run, models; and imports and compiled loops, once for all children."""
     import transformers  # noqa: F401
 
-    from b2t_kit.cli import HasSettings, all_verbs, main
+    from b2t_kit.cli import all_verbs, main
+    from b2t_kit.verb import HasSettings
     for verb in all_verbs().values():
         if issubclass(verb, HasSettings):
             verb.initial(())

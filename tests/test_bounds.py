@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from b2t_kit.cli import HasSettings, all_verbs, main
+from b2t_kit.cli import all_verbs, main
+from b2t_kit.verb import HasSettings
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.settings import kinds_of, leaves, override
 from b2t_kit.models.model import model_class, model_names

@@ -364,7 +364,7 @@ def test_package_builds_and_installs_offline(tmp_path):
 
 
 def test_a_verb_imports_the_verbs_of_its_own_wing() -> None:
-    """Others, with what they need, wait until a first word is not understood."""
+    """Besides those of the path; others, with what they need, wait until a first word is not understood."""
     code = (
         "import sys\n"
         "from b2t_kit.cli import find_verb\n"
@@ -372,4 +372,4 @@ def test_a_verb_imports_the_verbs_of_its_own_wing() -> None:
         "print(*(name for name in sys.modules if name.endswith('.verbs')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "b2t_kit.publish.verbs\n"
+    assert done.stdout == "b2t_kit.verbs b2t_kit.publish.verbs\n"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..cli import Folder, OptionalFile, Verb, refuse, wing
 from ..core.errors import KitError
-from ..core.program import report_progress
+from ..core.program import report_progress, wing
+from ..verb import Folder, OptionalFile, Verb, refuse
 
 # %% ../../nbs/importers/fetch.ipynb #5b937d3a
 @dataclass(frozen=True)

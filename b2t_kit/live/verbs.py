@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..cli import (UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun,
-    ReadsRecordings, ReadsRun, RunFolders, exactly_one, refuse)
+from ..verb import (UNSET, HasSettings, OptionalFile, OptionalFolder, OptionalRun,
+    RunFolders, exactly_one, refuse)
+from ..verbs import ReadsRecordings, ReadsRun
 from ..core.errors import KitError, printable
 from ..core.files import check_target
 from ..core.program import SUCCESS, report_progress, wing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from ..cli import UNSET, Call, HasSettings, OptionalFile, OptionalFolder, option_value
+from ..verb import UNSET, Call, HasSettings, OptionalFile, OptionalFolder, option_value
 from ..core.errors import KitError
 from ..core.files import check_target, save_json, write_atomically
 from ..core.program import FAULTS, SUCCESS, UNRECOGNISED, report_progress

@@ -9,7 +9,8 @@ __all__ = ['VERBS', 'combine', 'report', 'export_run', 'runs', 'show', 'build']
 from pathlib import Path
 from typing import Any
 
-from ..cli import Call, ReadsRun, options_of
+from ..verb import Call, options_of
+from ..verbs import ReadsRun
 from ..core.errors import printable
 from ..core.files import read_text, save_json
 

@@ -9,7 +9,7 @@ __all__ = ['VERBS', 'rescore_lists', 'merge_lists']
 from pathlib import Path
 from typing import Any, Literal
 
-from ..cli import Call, exactly_one, options_of
+from ..verb import Call, exactly_one, options_of
 from ..core.settings import SEED
 
 # %% ../../nbs/rescore/verbs.ipynb #0b8cb11e

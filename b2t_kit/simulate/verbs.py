@@ -6,7 +6,7 @@
 __all__ = ['VERBS']
 
 # %% ../../nbs/simulate/verbs.ipynb #90690aca
-from ..cli import Call, HasSettings
+from ..verb import Call, HasSettings
 from ..core.settings import SEED
 
 # %% ../../nbs/simulate/verbs.ipynb #66e7a720

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ..cli import (UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder,
-    OptionalRun, RunFolder, Verb, exactly_one, fill_from_resume, option_value, options_of)
+from ..verb import (UNSET, Call, Folder, HasSettings, OptionalFile, OptionalFolder,
+    OptionalRun, RunFolder, Verb, exactly_one, option_value, options_of)
+from ..verbs import fill_from_resume
 from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.program import SUCCESS
