@@ -11,7 +11,7 @@ order  Which way to combine three seeds makes the fewest word errors? And which 
 masks  Do channel masks in training help? In each trial a random share of the electrodes, 0 to 20 %, is zero.
        On days of training, and on twelve sentences of each of six later days. Two participants.
 lost   What does a quarter of the electrodes, lost on the days that are scored, cost a decoder that was trained with
-       5 % lost, with none, or with masks? One participant.
+       5 % lost, with masks, or, one participant, with none lost?
 """
 
 import argparse
@@ -181,12 +181,17 @@ def masks(world: World) -> None:
 
 
 def lost(world: World) -> None:
-    participant = PARTICIPANTS[0]
-    for name in ("training", "whole", "lost"):
-        data = world.recordings(participant, name)
-        names = ("seed_0", "none_lost", "masks")
-        rows = {one: world.phonemes(participant, one, data) for one in names}
-        show(f"recordings {name}", rows)
+    for participant in PARTICIPANTS:
+        is_first = participant == PARTICIPANTS[0]
+        decoders = ("seed_0", "masks", "none_lost") if is_first else ("seed_0", "masks")
+        found: dict[str, dict[str, Counts]] = {}
+        for name in ("training", "whole", "lost") if is_first else ("training", "lost"):
+            data = world.recordings(participant, name)
+            found[name] = {one: world.phonemes(participant, one, data) for one in decoders}
+            show(f"participant {participant}, recordings {name}", found[name])
+        for one in decoders:
+            cost = compare(found["training"][one], found["lost"][one])
+            print(f"participant {participant}, {one}, a quarter of the electrodes lost: {cost}", flush=True)
 
 
 QUESTIONS = {"order": order, "masks": masks, "lost": lost}
