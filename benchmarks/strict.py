@@ -23,7 +23,8 @@ import torch
 from rapidfuzz.distance import Levenshtein
 
 from b2t_kit.core.random import uniforms
-from b2t_kit.data.batches import Batch, augment
+from b2t_kit.data.augment import augment
+from b2t_kit.data.batches import Batch
 from b2t_kit.decode.combine import decode_runs
 from b2t_kit.decode.decode import decode_run
 from b2t_kit.decode.lists import DecodedTrial, write_nbest
