@@ -33,6 +33,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "house": "; --notebooks; --density",
     "labels": "DATA OUT.csv",
     "live": "calm --out OUT --trials 2",
+    "months": "--figure",
     "plan": "--table",
     "preflight": "--table",
     "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
@@ -44,10 +45,13 @@ LEFT_OUT = {
     "certainty": "needs outputs of real decoders",
     "merge": "needs outputs of real decoders",
     "decoding flashlight": "needs flashlight-text",
+    "estimate": "takes some minutes",
     "live_belief": "trains nine decoders",
     "live_faults": "needs a demo and Chromium",
     "live_kinds": "sends to live_faults",
     "live_pictures": "needs a demo and Chromium",
+    "looks": "simulates for five minutes",
+    "strict": "trains seven decoders",
 }
 
 

@@ -332,6 +332,16 @@ class OpenSentence:
         self.is_spoken = self.is_spoken or not is_quiet
         return label
 
+# %% ../../nbs/live/stream.ipynb #05e27a04
+def _as_rows(bins: np.ndarray, features: int) -> torch.Tensor:  # (N, C) float32
+    "Return bins that a decoder can take; raise `KitError` for another shape, or a number that is not finite."
+    rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
+    if rows.ndim != 2 or rows.shape[1] != features:
+        raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {features})")
+    if not torch.isfinite(rows).all():
+        raise KitError("bins: have a value that is not a finite number; repair it in the source")
+    return rows
+
 # %% ../../nbs/live/stream.ipynb #99c75444
 _CONSIDERED = 20  # hypotheses used for confidences
 
@@ -395,15 +405,7 @@ class SentenceDecoder:
         arrived: float | None = None,  # when the last one arrived, by `time.perf_counter`; None: now
     ) -> list[Update]:  # one per frame that is now complete, and one for each sentence that ends
         "Take bins."
-        rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
-        if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise KitError(
-                f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})"
-            )
-        if not torch.isfinite(rows).all():
-            raise KitError(
-                "bins: have a value that is not a finite number; repair it in the source"
-            )
+        rows = _as_rows(bins, self.features)
         rows = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy()))
         updates = list[Update]()
         while len(rows):
