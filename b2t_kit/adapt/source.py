@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .adapt import AdaptConfig, AdaptingDecoder, AdaptProgress, Heard, hear
+from .adapt import AdaptConfig, AdaptProgress, AdaptingDecoder, Heard, hear
 from .judge import AdaptReport, Evidence, judge_key
 from ..core.cache import CachedFiles
 from ..core.files import load_json, save_json, write_atomically

@@ -24,8 +24,8 @@ from ..core.program import free_memory, gib, say_once
 from ..core.random import fold_seed
 from ..core.settings import check_bounds
 from .dataset import MAX_BINS, Fault, Recordings
-from .sampler import Bucket, bucket_of, choose_buckets, rows_per_batch, Sampler, Step
-from .trials import read_ahead, TrialCache
+from .sampler import Bucket, Sampler, Step, bucket_of, choose_buckets, rows_per_batch
+from .trials import TrialCache, read_ahead
 
 # %% ../../nbs/data/batches.ipynb #a9cf2c5e
 @dataclass(eq=False)

@@ -28,8 +28,7 @@ from .sources import RunLogits, SplitLogits
 from .decode import decode_sentences
 from .sources import TrainedSource, read_split
 from .files import LogitTrial, check_logits, read_trials
-from .lists import DecodedTrial, Hypothesis
-from .lists import with_selections, with_confidences
+from .lists import DecodedTrial, Hypothesis, with_confidences, with_selections
 from .search import BeamSearch, available_cores
 from .tune import DEFAULT
 from .words import about_words

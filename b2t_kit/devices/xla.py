@@ -23,9 +23,9 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.processes import Rank
 from ..core.program import environment_with
-from .runtime import check_start, count_programs, device_memory, quiet, start_runtime
-from .runtime import use_float32_products, Watch
-from .slices import Slice, SLICES
+from .runtime import Watch, check_start, count_programs, device_memory, quiet
+from .runtime import start_runtime, use_float32_products
+from .slices import SLICES, Slice
 from .torch import ChipMesh, Device, DeviceOptions, Division, check_tracker
 from .torch import tpu_chips, tracker_only
 from ..models.layers import GRU

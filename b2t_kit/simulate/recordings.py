@@ -34,7 +34,7 @@ from ..data.dataset import BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, Trial
 from ..data.quarantine import HELD_OUT_SETS, IMPLANTED
 from ..data.write import SessionWriter
 from ..text.english import draw_sentence, is_held_out
-from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE, normalise, to_ids
+from ..text.phonemes import FEATURES, FEATURE_NAMES, PHONEMES, SILENCE, normalise, to_ids
 from ..text.tables import read_sentence
 
 # %% ../../nbs/simulate/recordings.ipynb #3982ec19

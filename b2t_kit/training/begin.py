@@ -15,8 +15,8 @@ from ..core.program import duration, megabytes
 from .checkpoint import check_disk_space, checkpoint_steps
 from .meter import Meter
 from .optim import unpack_optimizer
-from .run import accumulate_gradients, checkpoint, checkpoint_parts, forbid_changes
-from .run import on_main, Run, seed_step, update_weights
+from .run import Run, accumulate_gradients, checkpoint, checkpoint_parts
+from .run import forbid_changes, on_main, seed_step, update_weights
 from .task import TrainConfig, mean_loss
 
 # %% ../../nbs/training/begin.ipynb #e0623980

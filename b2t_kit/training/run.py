@@ -42,7 +42,7 @@ from .checkpoint import COMPLETE, OWNER, ROLLING, Best, checkpoint_folders
 from .checkpoint import checkpoint_path, checkpoint_steps, clean_leftovers
 from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part
 from .checkpoint import read_state, use_scratch, write_checkpoint
-from .claim import check_resumable, claim_folder, differences, RESUME, SOURCES
+from .claim import RESUME, SOURCES, check_resumable, claim_folder, differences
 from .claim import task_digest
 from .limits import Budget, StopRequest
 from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after
