@@ -3,7 +3,7 @@
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]   an hour each on two cores
                      [--per-day 40]                                                       longer days, without labels
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
-                     [--live 2023.12.10 2024.02.25 [--carry]]                             live sessions of two days
+                     [--live 2023.12.10 2024.02.25 [--carry]]                             live sessions of these days
                      [--ceiling]                                                          trained on labels of all days
                      [--noise 0.3 0.6 1]                                                  trained with other noise
     python benchmarks/months.py --figure                                                  the figure, from the results
@@ -46,7 +46,7 @@ from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.task import fitted
 from b2t_kit.speech.train import train_decoder
-from b2t_kit.text.metrics import compare, count_edits
+from b2t_kit.text.metrics import Counts, compare, count_edits
 from b2t_kit.text.phonemes import normalise
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,6 +55,7 @@ LATEST = 38  # days in all: ten months
 PER_DAY = 12  # sentences scored
 A_SESSION = 30  # sentences of a live session
 TOLD = 5  # its first sentences, which people mark right or correct
+GOING_ON = ", going on"  # after the name of a way: it begins with what the day before has left
 WAYS = {"without labels": AdaptConfig(), "five known": AdaptConfig(labelled=5)}
 
 
@@ -234,8 +235,9 @@ def live(folder: Path, participant: int, sentences: Path, days: list[str], carri
     for title, told, _ in [*ways] if carries else ():
         learned = folder / f"learned_{told}.safetensors"
         learned.unlink(missing_ok=True)
-        ways.append((f"{title}, going on", told, learned))
+        ways.append((f"{title}{GOING_ON}", told, learned))
     lines = []
+    kept: dict[str, list[Counts]] = {title: [] for title, _, _ in ways}
     for day in days:
         plain = live_session(folder / "run", talk, day, False, 0)
         for title, told, carried in ways:
@@ -247,6 +249,14 @@ def live(folder: Path, participant: int, sentences: Path, days: list[str], carri
                 f"participant {participant}, {day}, {title}: {rates[0]:.1f} to {rates[1]:.1f} % word errors, "
                 f"{compare(before, after)}; {other.adapted} of {len(other.said)} sentences adapted"
             )
+            print(lines[-1], flush=True)
+            kept[title].append(after)
+    for title, _, carried in ways:
+        if carried and len(days) > 1:  # the first day has none before it
+            pair = (title.removesuffix(GOING_ON), title)
+            anew, on = (Counts(*map(np.concatenate, zip(*kept[one][1:]))) for one in pair)
+            gap = f"{compare(anew, on)} less {pair[0]}"
+            lines.append(f"participant {participant}, {title}, {len(days) - 1} days: {gap}")
             print(lines[-1], flush=True)
     return lines
 
@@ -358,6 +368,8 @@ def main() -> None:
     if options.live:
         for participant in options.participants.split(","):
             folder = options.folder / participant
+            training, _ = make_recordings(folder, int(participant), options.sentences)
+            train_small(training, folder / "run", options.steps)
             days = [f"t15.{day}" for day in sorted(options.live)]
             live(folder, int(participant), options.sentences, days, options.carry)
         return
