@@ -66,7 +66,7 @@ def expect_words(decoder: StreamDecoder, text: str) -> None:
 # %% ../../nbs/live/requests.ipynb #4e900009
 # takes a line, and whether it is about something that was refused
 Answer = Callable[[str, bool], None]
-_MOST_WAITING_EACH = 5  # of whoever asked
+_MOST_PENDING = 5  # requests of one client
 
 
 class HotwordChanges:
@@ -79,14 +79,14 @@ class HotwordChanges:
     ) -> None:
         self.decoder = decoder
         self.changed = changed
-        self.pending = Counter[Answer]()  # what waits, by who asked
+        self.pending = Counter[Answer]()  # requests that are not done, by client
         self.worker = ThreadPoolExecutor(1, "hotword")
 
     def submit(self, text: str, answer: Answer, removes: bool = False) -> None:
-        "Have words expected, or one of them no more; raise `KitError` if too much waits already."
-        if self.pending[answer] >= _MOST_WAITING_EACH:
+        "Add expected words, or remove one; raise `KitError` if this client has too many requests pending."
+        if self.pending[answer] >= _MOST_PENDING:
             raise KitError(
-                f"{_MOST_WAITING_EACH} requests of this page are waiting; try again later"
+                f"{_MOST_PENDING} requests of this page are waiting; try again later"
             )
         self.pending[answer] += 1
         self.worker.submit(self._change, text, answer, removes)
@@ -110,5 +110,5 @@ class HotwordChanges:
         self.changed()
 
     def close(self) -> None:
-        "Forget what waits."
+        "Drop the pending requests."
         self.worker.shutdown(wait=False, cancel_futures=True)
