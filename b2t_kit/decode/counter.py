@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from .search import BeamSearch, SearchConfig
+from .search import BeamSearch, default_weights
 from .tune import read_tuning, tuned_for
 from .words import choose_words
 from ..lm.leaks import leak_warning
@@ -36,7 +36,7 @@ class WordCounter:
         truths = tuple(sentence for sentence in sentences if sentence)
         known = tuple(sentence for sentence in training if sentence)
         lexicon, model = choose_words(config.lm, exclude=truths, training=known)
-        weights = SearchConfig()
+        weights = default_weights(lexicon)
         if config.tuned:
             if not Path(config.tuned).is_file():
                 raise KitError(f"tuned: there is no file {config.tuned}")

@@ -24,7 +24,7 @@ from ..core.settings import override, to_dict
 from .files import LogitTrial
 from .lists import DecodedTrial, read_nbest, selection_notes_of, with_selections
 from .lists import write_nbest
-from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
+from .search import BeamSearch, Hotword, SearchConfig, default_weights, read_hotwords, search_key
 from .sources import LogitSource, RunLogits, SplitLogits
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning
 from .tune import tune, tuned_for
@@ -181,7 +181,7 @@ class DecodeOptions:
         self, words: tuple[Lexicon, LanguageModel], tuned: SearchConfig | None
     ) -> BeamSearch:
         "Return the search with tuned or default weights, and the settings that replace them."
-        config = override(tuned or SearchConfig(), self.settings)
+        config = override(tuned or default_weights(words[0]), self.settings)
         return BeamSearch(*words, config, self.hot)
 
     def calibration(
@@ -276,7 +276,7 @@ class Decoding(OpenedSource):
             *self.words,
             [trial.logits for trial in trials],
             self.truths,
-            override(SearchConfig(), self.options.settings),
+            override(default_weights(self.words[0]), self.options.settings),
             progress=self.progress,
             hotwords=self.options.hot,
             days=[trial.session for trial in trials],

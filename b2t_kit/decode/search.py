@@ -6,8 +6,8 @@
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'phoneme_floor', 'advance',
            'double_capacity', 'complete_sentences', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords',
-           'with_hotwords', 'average_word', 'log_probs', 'FrameStream', 'Stream', 'BeamSearch', 'search_key',
-           'available_cores']
+           'with_hotwords', 'average_word', 'log_probs', 'FrameStream', 'Stream', 'default_weights', 'BeamSearch',
+           'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -56,10 +56,12 @@ class SearchConfig:
     acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
     blank_penalty: float = 9.0  # divides the probability of the blank; 1 leaves it unchanged
     word_bonus: float = -1.0  # added to the score, in ln P, for each word
-    missing_silence: float = -20.0  # added, in ln P, where no silence separates two words; at most 0
+    # added, in ln P, where no silence separates two words, at most 0; -50 over fewer than 10,000 words
+    missing_silence: float = -20.0
     beam: int = 200  # hypotheses kept per frame
     threshold: float = 15.0  # hypotheses this far below the best, in ln P, are dropped
-    token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
+    # phonemes this far below a frame's best class, in ln P, are not tried; 15 over fewer than 10,000 words
+    token_threshold: float = 10.0
     classes: int = 12  # likeliest phonemes of a frame that are tried; 0: all of them
     n_best: int = 100  # largest number of sentences returned
 
@@ -757,6 +759,16 @@ class Stream(FrameStream):
             ]
         )
 
+# %% ../../nbs/decode/search.ipynb #c7d0a1e2
+_SMALL = 10_000  # words: a lexicon of fewer lacks several of a hundred that people say
+
+
+def default_weights(lexicon: Lexicon) -> SearchConfig:
+    "Return the settings of a search of which only the words are known: over few, a missing silence costs more."
+    if len(lexicon) < _SMALL:
+        return SearchConfig(missing_silence=-50.0, token_threshold=15.0)
+    return SearchConfig()
+
 # %% ../../nbs/decode/search.ipynb #f407d500
 class BeamSearch:
     "Decodes calibrated phoneme logits to sentences; see `speech.calibrate`."
@@ -765,13 +777,13 @@ class BeamSearch:
         self,
         lexicon: Lexicon,  # the words and their pronunciations
         model: LanguageModel,  # scores sentences
-        config: SearchConfig = SearchConfig(),
+        config: SearchConfig | None = None,  # None: `default_weights` of the lexicon
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
     ) -> None:
         self.plain = lexicon
         self.lexicon = with_hotwords(lexicon, hotwords)
         self.model = model
-        self.config = config
+        self.config = config or default_weights(lexicon)
         self.hotwords = tuple(hotwords)
         self.spoken = pronunciation_arrays(self.lexicon.entries, len(self.lexicon))
         self.entries = _model_words(self.lexicon, model, hotwords)

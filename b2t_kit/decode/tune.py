@@ -21,7 +21,7 @@ from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.program import report_progress, track_progress
 from ..core.settings import from_dict, to_dict
-from .search import SEARCH, BeamSearch, Hotword, Hypothesis, SearchConfig
+from .search import SEARCH, BeamSearch, Hotword, Hypothesis, SearchConfig, default_weights
 from ..lexicon.lexicon import Lexicon
 from ..lm.model import LanguageModel
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
@@ -143,7 +143,7 @@ def tune(
     model: LanguageModel,
     trials: Sequence[np.ndarray],  # calibrated logits, each (P, 41)
     truths: Sequence[str],  # their true sentences
-    config: SearchConfig = SearchConfig(),  # starting point; beam and thresholds are kept
+    config: SearchConfig | None = None,  # starting point; beam and thresholds are kept; None: the default
     progress: Callable[[str], object] = str,  # called with a message after each search
     hotwords: Sequence[Hotword] = (),  # words that are expected
     days: Sequence[str] | None = None,  # session of each trial, to score each half by the other; None: do not
@@ -172,9 +172,15 @@ def tune(
             )
         return searches[config]
 
+    usual = default_weights(lexicon)
+    start = searched(config or usual)
+    # as kept and pruned as the start, so that nothing ends worse than it would without tuning
+    known_good = replace(start.config, **{name: getattr(usual, name) for name in _TUNED})
+
     def chosen(rows: np.ndarray) -> SearchResult:
         "Return the search with the fewest errors in some trials."
-        first = [searched(replace(config, blank_penalty=penalty)) for penalty in _BLANK_PENALTIES]
+        first = [searched(known_good)]
+        first += [searched(replace(start.config, blank_penalty=penalty)) for penalty in _BLANK_PENALTIES]
         best = min(first, key=lambda one: one.propose(rows)[0])
         for silences in _SILENCES:
             searched(replace(best.config, **silences))
@@ -183,7 +189,6 @@ def tune(
             searched(proposal)
         return min(searches.values(), key=lambda one: one.edits[rows].sum())
 
-    start = searched(config)
     best = chosen(np.ones(len(trials), bool))
     held_out = None
     if days is not None:

@@ -15,7 +15,7 @@ from decoding_cases.task import best, build, row_of, save
 
 from b2t_kit.core.files import load_json
 from b2t_kit.core.settings import to_dict
-from b2t_kit.decode.search import BeamSearch, SearchConfig, log_probs
+from b2t_kit.decode.search import BeamSearch, SearchConfig, default_weights, log_probs
 from b2t_kit.decode.tune import halves
 from b2t_kit.lm.model import LanguageModel
 from b2t_kit.lm.arpa import write_arpa
@@ -126,7 +126,7 @@ def one_size(lexicon: Lexicon, model: LanguageModel, path: Path, trials: list[np
              choosing: np.ndarray, judging: np.ndarray, beam: int) -> dict:
     "Errors and seconds of both over one vocabulary, and what flashlight-text was set to."
     theirs = Flashlight(lexicon, model, path, beam)
-    config = SearchConfig(beam=beam)
+    config = replace(default_weights(lexicon), beam=beam)
     ours = BeamSearch(lexicon, model, config)
 
     def counts(trials_of: np.ndarray, sentences: list[str]):
