@@ -92,8 +92,9 @@ def strange_recordings(trials: Sequence[GreedyTrial]) -> list[str]:  # a line, o
     if len(excess) < _FEWEST_STRANGE or np.median(excess) < _LEAST_EXCESS:
         return []
     return [
-        f"the labels of most trials are {np.median(excess):.2g} nats a label less likely than what is decoded: are "
-        "these recordings of the same person, their columns and bins in the order of training, or many months later?"
+        f"the labels of most trials are {np.median(excess):.2g} nats a label less likely than what is decoded: "
+        "are these recordings of the same participant, their columns and bins in the order of training, or many "
+        "months later?"
     ]
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
