@@ -238,6 +238,7 @@ class Update:
     computed: float = field(default=0.0, compare=False)  # CPU seconds of this thread
     began: int = 0  # of a final sentence: the bins before it
     ends: tuple[int, ...] = ()  # of a final sentence: per word, the bins taken when it had been spoken
+    best: Hypothesis | None = field(default=None, compare=False, repr=False)  # of a final one, with times in its frames
 
     @property
     def sentence(self) -> str:
@@ -492,6 +493,7 @@ class SentenceDecoder:
                 reason=reason,
                 began=sentence.began,
                 ends=tuple(ends),
+                best=hypotheses[0] if hypotheses else None,
             )
             updates.append(final)
         return updates
