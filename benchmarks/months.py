@@ -12,8 +12,8 @@
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
 strict, coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences
 of each of these days and of those after them. The days of training show what adaptation does where nothing has
-drifted. Known sentences are never scored. The decoder used on a day is chosen without labels, or by the known sentences
-of that day; `with` is adaptation whatever was chosen.
+drifted. Known sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation
+whatever was chosen.
 """
 
 import argparse
