@@ -1,5 +1,7 @@
 "Validation decodes words, and the word error rate selects the checkpoint."
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,22 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(tmp_path: Path, capsys: 
     assert best.step == min(rates, key=rates.get) and best.step in checkpoint_steps(run)
     assert load_decoder(run).origin == f"run, step {best.step}"
     assert load_json(run / "config.json")["task"]["config"]["words"]["lm"] == "default"
+
+
+def test_recordings_with_columns_in_another_order_are_told_of(
+    legible: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    "A decoder that is sure of other phonemes than the labels on most trials says so; on its own day it says nothing."
+    run = shutil.copytree(legible / "run", tmp_path / "run")
+    generator = np.random.default_rng(5)
+    with SessionWriter(tmp_path / "later" / DAY, "val") as writer:
+        for number in range(6):
+            trial = legible_trial(generator, SAID[number % len(SAID)], DAY, 100 + number)
+            writer.write(replace(trial, features=trial.features[:, ::-1].copy()))
+    told = "are these recordings of the same participant, their columns and bins in the order of training"
+    for data, is_told in {legible / "data": False, tmp_path / "later": True}.items():
+        assert main(["eval", "--run", str(run), "--data", str(data), "--device", "cpu"]) == 0
+        assert (told in capsys.readouterr().err) == is_told, data
 
 
 def test_adaptation_is_taken_only_where_its_words_fit_better(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
