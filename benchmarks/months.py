@@ -1,27 +1,27 @@
 """Errors by days since training: as trained, adapted without labels, and with five known sentences a day.
 
-    python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,12,13]   an hour each on two cores
-                     [--per-day 40]                                                       longer days, without labels
+    python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,13,14]   half an hour each, a core
+                     [--per-day 12]                                                       shorter days
+                     [--coupling 0]                                                       without correlations
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
                      [--live 2023.12.10 2024.02.25 [--carry]]                             live sessions of these days
-                     [--ceiling]                                                          trained on labels of all days
                      [--noise 0.3 0.6 1]                                                  trained with other noise
-    python benchmarks/months.py --figure                                                  the figure, from the results
+    python benchmarks/months.py --figure                                                  the figures, from the results
     python benchmarks/months.py --costs                                                   seconds a trial, and memory
 
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
-strict, coupled recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and twelve other sentences
-of each of these days and of those after them. The days of training show what adaptation does where nothing has
-drifted. Known sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation
-whatever was chosen.
+strict recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and other sentences of each of
+these days and of those after them. The days of training show what adaptation does where nothing has drifted. Known
+sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation whatever was chosen.
+Beside them: each feature moved to its mean and spread in training, and a decoder that is trained with labels of every day.
 """
 
 import argparse
 import json
 import resource
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,128 +34,159 @@ from b2t_kit.adapt.live import LiveAdaptation
 from b2t_kit.adapt.source import AdaptedRun
 from b2t_kit.all import open_task, recipe
 from b2t_kit.core.files import load_json, save_json
-from b2t_kit.data.dataset import T15
+from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.decode import decode_sentences
 from b2t_kit.devices.select import open_device
 from b2t_kit.live.requests import SentenceMark
 from b2t_kit.live.session import LiveSession, open_decoder
 from b2t_kit.live.sources import RecordingSource
 from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
-from b2t_kit.speech.decoder import Decoder
+from b2t_kit.speech.decoder import Decoder, load_decoder
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.task import fitted
 from b2t_kit.speech.train import train_decoder
-from b2t_kit.text.metrics import Counts, compare, count_edits
-from b2t_kit.text.phonemes import normalise
+from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
+from b2t_kit.text.phonemes import collapse, normalise
 
 RESULTS = Path(__file__).parent / "results"
 TRAINED = 10  # first days, of 150 sentences each
 LATEST = 38  # days in all: ten months
-PER_DAY = 12  # sentences scored
+PER_DAY = 40  # sentences scored
 A_SESSION = 30  # sentences of a live session
 TOLD = 5  # its first sentences, which people mark right or correct
 GOING_ON = ", going on"  # after the name of a way: it begins with what the day before has left
 WAYS = {"without labels": AdaptConfig(), "five known": AdaptConfig(labelled=5)}
+FIGURES = (40, 12)  # sentences a day of each figure
 
 
-def make_recordings(
-    folder: Path, participant: int, sentences: Path, per_day: int = PER_DAY
-) -> tuple[Path, Path]:
-    "Write recordings for training, and those to score, unless they are there."
-    config = replace(
-        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=TRAINED, trials=150, held_out=0.1
-    )
-    training = folder / "training"
-    scored = folder / ("scored" if per_day == PER_DAY else f"scored_{per_day}")
-    if not training.is_dir():
-        simulate(training, config)
-    if not scored.is_dir():
-        simulate(scored, replace(config, sessions=LATEST, trials=per_day, held_out=1.0))
-    return training, scored
+@dataclass(frozen=True)
+class Subject:
+    "A simulated participant, whose recordings and decoders are made once, in a folder."
+    folder: Path
+    seed: int
+    sentences: Path
+    coupling: float = 1.0  # 1: features hang together as in T15's recordings; 0: as before there was such a world
+    steps: int = 600  # of a training
 
+    def recordings(self, name: str, **changes: Any) -> Path:
+        "Return the folder of recordings."
+        path = self.folder / name
+        if (path / "hdf5_data_final").is_dir():
+            return path
+        config = replace(
+            STRICT, seed=self.seed, coupling=self.coupling, bins_per_phoneme=16, labels=str(self.sentences), **changes
+        )
+        simulate(path, config)
+        return path
 
-def train_small(data: Path, out: Path, steps: int, noise: float | None = None) -> None:  # white noise; None: `tiny`'s
-    "Train a small GRU, unless it is there."
-    run = tiny()
-    augment = run.task.augment if noise is None else replace(run.task.augment, white_noise=noise)
-    batches = replace(run.task.batches, cache="float16", impossible="skip")
-    train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
-    run = replace(run, task=replace(run.task, batches=batches, augment=augment), train=train)
-    if not out.is_dir():
-        task = open_task(run, data)
+    @property
+    def training(self) -> Path:
+        return self.recordings("training", sessions=TRAINED, trials=150, held_out=0.1)
+
+    def scored(self, per_day: int) -> Path:
+        return self.recordings(f"scored_{per_day}", sessions=LATEST, trials=per_day, held_out=1.0)
+
+    def run(self, name: str = "run", data: Path | None = None, passes: int = 1, noise: float | None = None) -> Path:
+        "Return the folder of a small GRU; `noise` is white, of each bin and channel, None for that of `tiny`."
+        out = self.folder / name
+        if out.is_dir():
+            return out
+        run = tiny()
+        augment = run.task.augment if noise is None else replace(run.task.augment, white_noise=noise)
+        batches = replace(run.task.batches, cache="float16", impossible="skip")
+        steps = self.steps * passes
+        train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
+        run = replace(run, task=replace(run.task, batches=batches, augment=augment), train=train)
+        task = open_task(run, data or self.training)
         train_decoder(task, run, out)
         task.close()
+        return out
 
 
 def by_day(
     report: Mapping[str, Any], kind: str = "phonemes"  # or "words"
 ) -> dict[str, dict[str, Any]]:
-    "Errors of each day before and with adaptation, and of the decoder that is used."
+    """Errors of each day before and with adaptation, of the decoder that is used, the interval of the difference, and
+    the judge's gain."""
     rows = {}
     for day, row in report[kind].items():
         if day != "all days":
-            taken = report["days"][day]["adapted"]
-            rows[day] = {"before": row["before"], "with": row["with"], "used": row["with" if taken else "before"]}
+            judged = report["days"][day]
+            used = "with" if judged["adapted"] else "before"
+            rows[day] = {name: row[name] for name in ("before", "with", "low", "high") if name in row}
+            rows[day] |= {"used": row[used], "gain": judged["gain"]}
     return rows
 
 
-def one_participant(
-    folder: Path,
-    participant: int,
-    sentences: Path,
-    steps: int,
-    ways: Mapping[str, AdaptConfig],
-    per_day: int,
-) -> dict[str, Any]:
-    "Return the errors of each way, by day."
-    training, scored = make_recordings(folder, participant, sentences, per_day)
-    train_small(training, folder / "run", steps)
-    found = {}
-    for way, adapt in ways.items():
-        source = AdaptedRun(folder / "run", scored, "val", "cpu", adapt=adapt)
-        out = folder / way.replace(" ", "_")
-        decoded = decode_sentences(source, out=out, progress=print)
-        report = load_json(out / "adapt/report.json")
-        print(decoded.adaptation)
-        found[way] = {
-            "days": by_day(report),
-            "word days": by_day(report, "words"),
-            "words": report["words"]["all days"],
-            "phonemes": report["phonemes"]["all days"],
-        }
-    return found
+def adapted(subject: Subject, per_day: int, way: str, adapt: AdaptConfig) -> dict[str, Any]:
+    "Return the errors of a way to adapt, by day."
+    scored = subject.scored(per_day)
+    source = AdaptedRun(subject.run(), scored, "val", "cpu", adapt=adapt)
+    out = subject.folder / f"{way}, {per_day}".replace(" ", "_")
+    decoded = decode_sentences(source, out=out, progress=print)
+    report = load_json(out / "adapt/report.json")
+    print(decoded.adaptation)
+    return {
+        "days": by_day(report),
+        "word days": by_day(report, "words"),
+        "words": report["words"]["all days"],
+        "phonemes": report["phonemes"]["all days"],
+    }
 
 
-def as_trained(run: Path, scored: Path) -> str:
-    "Phoneme errors of a decoder, means of the days of training and of those after them."
-    rates = evaluate_run(run, scored, "val", device="cpu").to_dict()["days"]
+def moments(data: Path) -> tuple[np.ndarray, np.ndarray]:  # (C,) each
+    "Return mean and standard deviation of each feature in training."
+    with Recordings(data, "train") as recordings:
+        bins = np.concatenate([recordings.features(index) for index in range(len(recordings.infos))])
+    return bins.mean(0), bins.std(0)
+
+
+def with_statistics(subject: Subject, per_day: int) -> dict[str, Any]:
+    "Return phoneme errors if each feature gets the mean and spread of training, by the day's sentences so far."
+    mean, spread = moments(subject.training)
+    said: dict[str, list[Any]] = {}
+    decoded: dict[str, list[Any]] = {}
+    so_far = list[np.ndarray]()
+    with (
+        open_device("cpu", "float32") as device,
+        Recordings(subject.scored(per_day), "val") as recordings,
+    ):
+        learner = Learner(load_decoder(subject.run()), device)
+        for index in sorted(range(len(recordings.infos)), key=lambda index: recordings.infos[index].key):
+            day = recordings.infos[index].session
+            if day not in said:
+                learner.begin(day)
+                so_far.clear()
+            features = recordings.features(index)
+            so_far.append(features)
+            bins = np.concatenate(so_far)
+            moved = (features - bins.mean(0)) / np.maximum(bins.std(0), 1e-3) * spread + mean
+            said.setdefault(day, []).append(recordings.labels(index))
+            decoded.setdefault(day, []).append(collapse(learner.logits(moved.astype(np.float32)).argmax(1)))
+    return {"days": {day: {"used": rate_of(count_edits(said[day], decoded[day])).rate} for day in said}}
+
+
+def with_labels(subject: Subject, per_day: int) -> dict[str, Any]:
+    "Return phoneme errors of a decoder that is trained on 60 labelled sentences of each of all days."
+    labelled = subject.recordings("labelled", sessions=LATEST, trials=60, held_out=0.1)
+    return as_trained(subject.run("run_labelled", labelled, 2), subject.scored(per_day))
+
+
+def as_trained(run: Path, scored: Path) -> dict[str, Any]:
+    "Return phoneme errors of a decoder that is what it is."
+    days = evaluate_run(run, scored, "val", device="cpu").to_dict()["days"]
+    return {"days": {day: {"used": row["rate"]} for day, row in days.items()}}
+
+
+BESIDE = {"statistics of the day": with_statistics, "labels of every day": with_labels}  # ways without words
+LINES = dict(zip(BESIDE, (":", "--")))
+
+
+def mean_rate(rows: Mapping[str, Mapping[str, float]], side: str, is_trained: bool) -> float:  # percent
+    "Return the mean of the days of training, or of those after them."
     trained = set(session_names(TRAINED))
-    first, later = (
-        np.mean([100 * row["rate"] for day, row in rates.items() if (day in trained) == is_first])
-        for is_first in (True, False)
-    )
-    return f"days of training {first:.1f}, later days {later:.1f} %"
-
-
-def ceiling(folder: Path, participant: int, sentences: Path, steps: int) -> str:
-    "Errors of a decoder that is trained on 60 labelled sentences of each of all days."
-    labelled = folder / "labelled"
-    config = replace(
-        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), sessions=LATEST, trials=60, held_out=0.1
-    )
-    if not labelled.is_dir():
-        simulate(labelled, config)
-    train_small(labelled, folder / "run_labelled", steps)
-    return as_trained(folder / "run_labelled", folder / "scored")
-
-
-def with_noise(folder: Path, participant: int, sentences: Path, steps: int, noise: float) -> str:
-    "Errors of a decoder that is trained with other noise."
-    training, scored = make_recordings(folder, participant, sentences)
-    run = folder / f"run_noise_{noise:g}"
-    train_small(training, run, steps, noise)
-    return as_trained(run, scored)
+    return 100 * float(np.mean([row[side] for day, row in rows.items() if (day in trained) == is_trained]))
 
 
 class AtOnce:
@@ -221,88 +252,111 @@ def live_session(
     return listener
 
 
-def live(folder: Path, participant: int, sentences: Path, days: list[str], carries: bool) -> list[str]:
-    """Lines: word errors of sessions of a live decoder, each way against none, after the sentences that are told. The
+def live(subject: Subject, days: list[str], carries: bool) -> None:
+    """Print word errors of sessions of a live decoder, each way against none, after the sentences that are told. The
     days are gone through in order, and `carries` adds sessions that go on from the one before."""
-    talk = folder / "talk"
-    config = replace(
-        STRICT, seed=participant, bins_per_phoneme=16, labels=str(sentences), trials=A_SESSION, held_out=1.0,
-        sessions=session_names(LATEST).index(max(days)) + 1,
-    )
-    if not talk.is_dir():
-        simulate(talk, config)
+    last = session_names(LATEST).index(max(days))
+    talk = subject.recordings("talk", sessions=last + 1, trials=A_SESSION, held_out=1.0)
+    name = f"participant {subject.seed}"
     ways: list[tuple[str, int, Path | None]] = [("nothing told", 0, None), (f"the first {TOLD} told", TOLD, None)]
     for title, told, _ in [*ways] if carries else ():
-        learned = folder / f"learned_{told}.safetensors"
+        learned = subject.folder / f"learned_{told}.safetensors"
         learned.unlink(missing_ok=True)
         ways.append((f"{title}{GOING_ON}", told, learned))
-    lines = []
     kept: dict[str, list[Counts]] = {title: [] for title, _, _ in ways}
     for day in days:
-        plain = live_session(folder / "run", talk, day, False, 0)
+        plain = live_session(subject.run(), talk, day, False, 0)
         for title, told, carried in ways:
-            other = live_session(folder / "run", talk, day, True, told, carried)
+            other = live_session(subject.run(), talk, day, True, told, carried)
             before = count_edits(plain.said[TOLD:], plain.decoded[TOLD:])
             after = count_edits(other.said[TOLD:], other.decoded[TOLD:])
             rates = [100 * counts.edits.sum() / counts.lengths.sum() for counts in (before, after)]
-            lines.append(
-                f"participant {participant}, {day}, {title}: {rates[0]:.1f} to {rates[1]:.1f} % word errors, "
-                f"{compare(before, after)}; {other.adapted} of {len(other.said)} sentences adapted"
+            print(
+                f"{name}, {day}, {title}: {rates[0]:.1f} to {rates[1]:.1f} % word errors, "
+                f"{compare(before, after)}; {other.adapted} of {len(other.said)} sentences adapted",
+                flush=True,
             )
-            print(lines[-1], flush=True)
             kept[title].append(after)
     for title, _, carried in ways:
         if carried and len(days) > 1:  # the first day has none before it
             pair = (title.removesuffix(GOING_ON), title)
             anew, on = (Counts(*map(np.concatenate, zip(*kept[one][1:]))) for one in pair)
-            gap = f"{compare(anew, on)} less {pair[0]}"
-            lines.append(f"participant {participant}, {title}, {len(days) - 1} days: {gap}")
-            print(lines[-1], flush=True)
-    return lines
+            print(f"{name}, {title}, {len(days) - 1} days: {compare(anew, on)} less {pair[0]}", flush=True)
 
 
 def summary(found: Mapping[str, Any]) -> str:
     "A line for each way: mean over days, in percent, of training and later."
-    trained = set(session_names(TRAINED))
     lines = []
     for participant, ways in found.items():
         for way, one in ways.items():
-            for title, days in (("days of training", True), ("later days", False)):
+            for title, is_trained in (("days of training", True), ("later days", False)):
                 parts = []
-                for kind, name in (("phonemes", "days"), ("words", "word days")):
-                    rows = [row for day, row in one[name].items() if (day in trained) == days]
-                    before, used, taken = (
-                        100 * np.array([row[name] for row in rows]) for name in ("before", "used", "with")
-                    )
-                    parts.append(
-                        f"{kind} as trained {before.mean():.1f}, used {used.mean():.1f} (adapted on all "
-                        f"{taken.mean():.1f}), worst day {(used - before).max():+.1f} points"
-                    )
+                for kind, rows in (("phonemes", one["days"]), ("words", one.get("word days"))):
+                    if not rows:
+                        continue
+                    used = f"{kind} {mean_rate(rows, 'used', is_trained):.1f}"
+                    if "before" in next(iter(rows.values())):
+                        before, everywhere = (mean_rate(rows, side, is_trained) for side in ("before", "with"))
+                        used += f", as trained {before:.1f}, adapted on all {everywhere:.1f}"
+                    parts.append(used)
                 lines.append(f"participant {participant}, {way}, {title}: {'; '.join(parts)}")
     return "\n".join(lines)
 
 
-def figure(found: Mapping[str, Any], path: Path, longer: str = "") -> None:
-    "Phoneme errors by days since training, a panel for each participant; of longer days, by their name."
-    found = {
-        participant: {way: ways[way + longer] for way in WAYS if way + longer in ways}
+def harm(found: Mapping[str, Any], per_day: int) -> str:
+    """A table, in Markdown: by how many points of word errors the decoder that is used differs from the one as trained,
+    each day and each way of each participant; bold where it is worse beyond chance."""
+    columns = {
+        (participant, way): ways[f"{way}, {per_day} a day"]["word days"]
         for participant, ways in found.items()
+        for way in WAYS
+        if f"{way}, {per_day} a day" in ways
     }
-    found = {participant: ways for participant, ways in found.items() if ways}
-    columns = len(found) if len(found) < 4 else 2
-    rows = -(-len(found) // columns)
+    lines = ["| day | since training | " + " | ".join(", ".join(name) for name in columns) + " |"]
+    lines.append("|---|--:|" + "--:|" * len(columns))
+    last = day_number(session_names(TRAINED)[-1])
+    for day in session_names(LATEST):
+        cells = []
+        for rows in columns.values():
+            row = rows.get(day)
+            if row is None:
+                cells.append("")
+                continue
+            points = 100 * (row["used"] - row["before"])
+            text = f"{points:+.1f}" if points else "0"
+            is_certain = points > 0 and row.get("low", 0) > 0
+            cells.append(f"**{text}**" if is_certain else text)
+        since = day_number(day) - last
+        lines.append(f"| {day.removeprefix('t15.')} | {since if since > 0 else 'trained'} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def figure(found: Mapping[str, Any], path: Path, per_day: int) -> None:
+    "Phoneme errors by days since training, a panel for each participant."
+    shown = {
+        participant: {way: ways.get(f"{way}, {per_day} a day") for way in (*WAYS, *BESIDE)}
+        for participant, ways in found.items()
+        if f"without labels, {per_day} a day" in ways
+    }
+    columns = 3
+    rows = -(-len(shown) // columns)
     fig, axes = plt.subplots(
-        rows, columns, figsize=(6 * columns, 3.6 * rows), sharey=True, squeeze=False, layout="constrained", dpi=110
+        rows, columns, figsize=(5 * columns, 3.4 * rows), sharey=True, squeeze=False, layout="constrained", dpi=110
     )
     last = day_number(session_names(TRAINED)[-1])
-    for axis, (participant, ways) in zip(axes.flat, found.items()):
+    for axis, (participant, ways) in zip(axes.flat, shown.items()):
         for way, one in ways.items():
+            if one is None:
+                continue
             days = {day: row for day, row in one["days"].items() if day_number(day) > last}
             since = [day_number(day) - last for day in days]
             if way == "without labels":
                 axis.plot(since, [100 * row["before"] for row in days.values()], ".-", color="0.6", label="as trained")
-            axis.plot(since, [100 * row["used"] for row in days.values()], ".-", label=way)
+            style = {"color": "black", "linewidth": 1, "linestyle": LINES[way]} if way in BESIDE else {"marker": "."}
+            axis.plot(since, [100 * row["used"] for row in days.values()], label=way, **style)
         axis.set(title=f"participant {participant}", xlabel="days since training", ylim=(0, None))
+    for axis in axes.flat[len(shown) :]:
+        axis.axis("off")
     axes[0, 0].set_ylabel("phoneme errors, %")
     axes[0, 0].legend(fontsize=8)
     fig.savefig(path)
@@ -330,22 +384,41 @@ def costs(name: str) -> str:
             seconds[is_known].append(time.perf_counter() - begun)
     size = sum(parameter.numel() for parameter in decoder.model.parameters()) / 1e6
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    two, eight = (np.median(many[1:]) for many in seconds.values())
+    own, known = (np.median(many[1:]) for many in seconds.values())
+    adapt = learner.adapt
     return (f"{name}, {size:.0f} million parameters, {torch.get_num_threads()} threads: after a trial of 9 s "
-            f"{two:.1f} s for its two steps, {eight:.1f} s for the eight of a known one; {memory:,.0f} MB at most")
+            f"{own:.1f} s for its {adapt.steps} steps, {known:.1f} s for the {adapt.labelled_steps} of a known one; "
+            f"{memory:,.0f} MB at most")
+
+
+def ways_of(
+    subject: Subject, per_day: int, settings: list[str], only: list[str] | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    "Yield each way with its errors by day."
+    if settings:
+        changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in settings)}
+        way = " ".join(settings)
+        yield way, adapted(subject, per_day, way, replace(AdaptConfig(), **changed))
+        return
+    for way in only or (*WAYS, *BESIDE):
+        if way in WAYS:
+            yield way, adapted(subject, per_day, way, WAYS[way])
+        else:
+            yield way, BESIDE[way](subject, per_day)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sentences", type=Path)
-    parser.add_argument("--participants", default="11,12,13")
+    parser.add_argument("--participants", default="11,13,14")
+    parser.add_argument("--coupling", type=float, default=1.0, help="0: features do not hang together")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--per-day", type=int, default=PER_DAY, help="sentences of a day that are scored")
+    parser.add_argument("--only", nargs="*", help="some of the ways, such as 'without labels'")
     parser.add_argument("--live", nargs="*", metavar="DAY", help="live sessions of these days, such as 2024.02.25")
     parser.add_argument("--carry", action="store_true", help="sessions that go on from the one before, too")
-    parser.add_argument("--ceiling", action="store_true", help="train with labels of every day, for twice the steps")
     parser.add_argument("--noise", nargs="*", type=float, help="train with white noise of these strengths")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--costs", nargs="*", metavar="RECIPE", help="default: tiny, baseline, transformer")
@@ -355,43 +428,30 @@ def main() -> None:
         for name in options.costs or ("tiny", "baseline", "transformer"):  # the peak so far, so the smallest first
             print(costs(name), flush=True)
         return
-    if options.ceiling or options.noise:
-        for participant in options.participants.split(","):
-            which = options.folder / participant, int(participant), options.sentences
-            if options.ceiling:
-                line = ceiling(*which, 2 * options.steps)
-                print(f"participant {participant}, labels of every day: {line}", flush=True)
-            for noise in options.noise or ():
-                line = with_noise(*which, options.steps, noise)
-                print(f"participant {participant}, noise {noise:g}: {line}", flush=True)
-        return
-    if options.live:
-        for participant in options.participants.split(","):
-            folder = options.folder / participant
-            training, _ = make_recordings(folder, int(participant), options.sentences)
-            train_small(training, folder / "run", options.steps)
-            days = [f"t15.{day}" for day in sorted(options.live)]
-            live(folder, int(participant), options.sentences, days, options.carry)
-        return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
-    ways: Mapping[str, AdaptConfig] = WAYS
-    if options.per_day != PER_DAY:
-        ways = {f"without labels, {options.per_day} a day": AdaptConfig()}
-    if options.set:
-        changed = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
-        name = " ".join(options.set) + (f", {options.per_day} a day" if options.per_day != PER_DAY else "")
-        ways = {name: replace(AdaptConfig(), **changed)}
-    if options.folder:
-        for participant in options.participants.split(","):
-            folder = options.folder / participant
-            which = folder, int(participant), options.sentences
-            one = one_participant(*which, options.steps, ways, options.per_day)
-            found[participant] = found.get(participant, {}) | one
-            save_json(options.json, found)
+    for participant in options.participants.split(",") if options.folder else ():
+        name = participant if options.coupling else f"{participant}, uncoupled"
+        folder = options.folder / name.replace(", ", "_")
+        subject = Subject(folder, int(participant), options.sentences, options.coupling, options.steps)
+        if options.noise:
+            for noise in options.noise:
+                run = subject.run(f"run_noise_{noise:g}", noise=noise)
+                rows = as_trained(run, subject.scored(options.per_day))["days"]
+                first, later = (mean_rate(rows, "used", is_trained) for is_trained in (True, False))
+                print(f"participant {name}, noise {noise:g}: days of training {first:.1f}, later days {later:.1f} %")
+        elif options.live:
+            live(subject, [f"t15.{day}" for day in sorted(options.live)], options.carry)
+        else:
+            for way, one in ways_of(subject, options.per_day, options.set, options.only):
+                found.setdefault(name, {})[f"{way}, {options.per_day} a day"] = one
+                save_json(options.json, found)
+    if options.noise or options.live:
+        return
     print(summary(found))
     if options.figure:
-        figure(found, options.json.with_suffix(".png"))
-        figure(found, options.json.with_name("months_longer.png"), ", 40 a day")
+        for per_day in FIGURES:
+            figure(found, options.json.with_name(f"months_{per_day}.png"), per_day)
+            print(harm(found, per_day))
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def live() -> list[str]:
 
 
 def months() -> list[str]:
-    "Mean phoneme errors of the days after training: as trained, and as used, of four participants."
+    "Mean phoneme errors of the days after training: as trained, and as used, of three participants."
     last = session_names(10)[-1]
-    ways = [one["without labels, 40 a day"] for one in stored("months").values()]
+    ways = [stored("months")[name]["without labels, 40 a day"] for name in ("11", "13", "14")]
     days = [[row for day, row in way["days"].items() if day > last] for way in ways]
     return [percent(sum(row[side] for row in rows) / len(rows)) for side in ("before", "used") for rows in days]
 
@@ -117,7 +117,7 @@ ROWS: dict[str, Callable[[], list[str]]] = {
     "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
     "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
-    "python benchmarks/months.py DIR --sentences TEXT --participants 11,12,13,14 --per-day 40": months,
+    "python benchmarks/months.py DIR --sentences TEXT --participants 11,13,14": months,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),
     "python benchmarks/eit.py real eit_uef2017": tomography,

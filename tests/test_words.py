@@ -92,7 +92,7 @@ def test_adaptation_is_taken_only_where_its_words_fit_better(tmp_path: Path, cap
             trial = legible_trial(generator, SAID[number % len(SAID)], DAY, 100 + number)
             trial.features[:, :41:2] *= 0.05
             writer.write(trial)
-    for rate, kept in {"0.01": "adapted", "0.1": "as trained"}.items():
+    for rate, kept in {"0.005": "adapted", "0.1": "as trained"}.items():
         assert main(f"decode --run {run} --data {tmp_path / 'later'} --adapt --adapt-copies 4 --adapt-lr {rate} --device cpu "
                     f"--out {tmp_path / 'out'}".split()) == 0
         found = load_json(tmp_path / "out/result.json")

@@ -53,7 +53,7 @@ class AdaptConfig:
 
     sure: float = 0.8  # confidence from which a word teaches, 0 to 1; 0: every word
     labelled: int = 0  # first trials of each day whose sentence is known and teaches, 0 or more; they are not scored
-    steps: int = 2  # optimizer steps after a trial, at least 1
+    steps: int = 4  # optimizer steps after a trial, at least 1
     labelled_steps: int = 8  # the same after a trial whose sentence is known
     copies: int = 8  # rows of a step, at least 1: the trial, and recent ones of its day, each with its own noise
     recent: int = 20  # how many recent trials of the day take part, at least 1
@@ -146,7 +146,7 @@ class Stretch(NamedTuple):
         return bool(self.labels) and needed_frames(np.array(self.labels)) <= self.end - self.first
 
 
-_LONGEST_PAUSE = 3  # sounds; a word may be missing in a longer one
+_LONGEST_PAUSE = 2  # sounds; a word may be missing in a longer one
 
 
 def word_stretches(
