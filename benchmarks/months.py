@@ -12,8 +12,9 @@
 SENTENCES.txt has real sentences, one a line, such as those of the published training split. Each participant has
 strict recordings of ten days at 16 bins a phoneme, on which a small GRU is trained, and other sentences of each of
 these days and of those after them. The days of training show what adaptation does where nothing has drifted. Known
-sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation whatever was chosen.
-Beside them: each feature moved to its mean and spread in training, and a decoder that is trained with labels of every day.
+sentences are never scored. The decoder used on a day is chosen without labels; `with` is adaptation whatever was
+chosen. Beside them: each feature moved to its mean and spread in training, and a decoder that is trained with labels
+of every day.
 """
 
 import argparse
