@@ -2,7 +2,7 @@
 
     python benchmarks/months.py DIR --sentences SENTENCES.txt [--participants 11,13,14]   half an hour each, a core
                      [--per-day 12]                                                       shorter days
-                     [--coupling 0]                                                       without correlations
+                     [--uncoupled]                                                        without correlations
                      [--set sure=0 recent=1 steps=1 lr=0.001]                             another way to adapt
                      [--live 2023.12.10 2024.02.25 [--carry]]                             live sessions of these days
                      [--noise 0.3 0.6 1]                                                  trained with other noise
@@ -35,13 +35,14 @@ from b2t_kit.adapt.live import LiveAdaptation
 from b2t_kit.adapt.source import AdaptedRun
 from b2t_kit.all import open_task, recipe
 from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core.settings import to_dict
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.decode import decode_sentences
 from b2t_kit.devices.select import open_device
 from b2t_kit.live.requests import SentenceMark
 from b2t_kit.live.session import LiveSession, open_decoder
 from b2t_kit.live.sources import RecordingSource
-from b2t_kit.simulate.recordings import STRICT, day_number, session_names, simulate
+from b2t_kit.simulate.recordings import STRICT, day_number, moments, session_names, simulate, zscore
 from b2t_kit.speech.decoder import Decoder, load_decoder
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
@@ -67,18 +68,19 @@ class Subject:
     folder: Path
     seed: int
     sentences: Path
-    coupling: float = 1.0  # 1: features hang together as in T15's recordings; 0: as before there was such a world
+    is_coupled: bool = True  # features hang together as in T15's recordings
     steps: int = 600  # of a training
 
     def recordings(self, name: str, **changes: Any) -> Path:
-        "Return the folder of recordings."
+        "Return the folder of recordings; a folder with others is refused."
         path = self.folder / name
-        if (path / "hdf5_data_final").is_dir():
-            return path
-        config = replace(
-            STRICT, seed=self.seed, coupling=self.coupling, bins_per_phoneme=16, labels=str(self.sentences), **changes
-        )
-        simulate(path, config)
+        world = STRICT if self.is_coupled else replace(STRICT, coupling=0.0)
+        config = replace(world, seed=self.seed, bins_per_phoneme=16, labels=str(self.sentences), **changes)
+        record = path / "simulation.json"
+        if not record.is_file():
+            simulate(path, config)
+        if load_json(record) != json.loads(json.dumps(to_dict(config))):
+            raise SystemExit(f"{path}: holds recordings of other settings; give another folder")
         return path
 
     @property
@@ -90,13 +92,13 @@ class Subject:
 
     def run(self, name: str = "run", data: Path | None = None, passes: int = 1, noise: float | None = None) -> Path:
         "Return the folder of a small GRU; `noise` is white, of each bin and channel, None for that of `tiny`."
-        out = self.folder / name
+        steps = self.steps * passes
+        out = self.folder / f"{name}_{steps}"
         if out.is_dir():
             return out
         run = tiny()
         augment = run.task.augment if noise is None else replace(run.task.augment, white_noise=noise)
         batches = replace(run.task.batches, cache="float16", impossible="skip")
-        steps = self.steps * passes
         train = replace(run.train, steps=steps, eval_every=0, checkpoint_every=steps)
         run = replace(run, task=replace(run.task, batches=batches, augment=augment), train=train)
         task = open_task(run, data or self.training)
@@ -136,16 +138,11 @@ def adapted(subject: Subject, per_day: int, way: str, adapt: AdaptConfig) -> dic
     }
 
 
-def moments(data: Path) -> tuple[np.ndarray, np.ndarray]:  # (C,) each
-    "Return mean and standard deviation of each feature in training."
-    with Recordings(data, "train") as recordings:
-        bins = np.concatenate([recordings.features(index) for index in range(len(recordings.infos))])
-    return bins.mean(0), bins.std(0)
-
-
 def with_statistics(subject: Subject, per_day: int) -> dict[str, Any]:
     "Return phoneme errors if each feature gets the mean and spread of training, by the day's sentences so far."
-    mean, spread = moments(subject.training)
+    with Recordings(subject.training, "train") as recordings:
+        bins = np.concatenate([recordings.features(index) for index in range(len(recordings.infos))])
+    mean, spread = bins.mean(0), bins.std(0)
     said: dict[str, list[Any]] = {}
     decoded: dict[str, list[Any]] = {}
     so_far = list[np.ndarray]()
@@ -160,11 +157,10 @@ def with_statistics(subject: Subject, per_day: int) -> dict[str, Any]:
                 learner.begin(day)
                 so_far.clear()
             features = recordings.features(index)
-            so_far.append(features)
-            bins = np.concatenate(so_far)
-            moved = (features - bins.mean(0)) / np.maximum(bins.std(0), 1e-3) * spread + mean
+            so_far.append(moments(features))
+            moved = zscore(features, so_far) * spread + mean
             said.setdefault(day, []).append(recordings.labels(index))
-            decoded.setdefault(day, []).append(collapse(learner.logits(moved.astype(np.float32)).argmax(1)))
+            decoded.setdefault(day, []).append(collapse(learner.logits(moved).argmax(1)))
     return {"days": {day: {"used": rate_of(count_edits(said[day], decoded[day])).rate} for day in said}}
 
 
@@ -413,7 +409,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--sentences", type=Path)
     parser.add_argument("--participants", default="11,13,14")
-    parser.add_argument("--coupling", type=float, default=1.0, help="0: features do not hang together")
+    parser.add_argument("--uncoupled", action="store_true", help="features do not hang together")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="another way alone, such as lr=0.001")
     parser.add_argument("--per-day", type=int, default=PER_DAY, help="sentences of a day that are scored")
@@ -431,9 +427,9 @@ def main() -> None:
         return
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     for participant in options.participants.split(",") if options.folder else ():
-        name = participant if options.coupling else f"{participant}, uncoupled"
+        name = f"{participant}, uncoupled" if options.uncoupled else participant
         folder = options.folder / name.replace(", ", "_")
-        subject = Subject(folder, int(participant), options.sentences, options.coupling, options.steps)
+        subject = Subject(folder, int(participant), options.sentences, not options.uncoupled, options.steps)
         if options.noise:
             for noise in options.noise:
                 run = subject.run(f"run_noise_{noise:g}", noise=noise)
